@@ -1,0 +1,349 @@
+"""Speed and memory against the paper's Algorithm 1 and a ResNet-56, every measurement in a process of its own.
+
+The implementations take turns, so that noise of the machine meets both; ratios are between medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import importlib.util
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from . import __version__
+from .resnet import resnet56
+from .zoo import create_model, list_models
+
+MODELS = ("s_coda", "s_coda_r1_2", "s_coda_r1_4", "s_coda_r1_8")
+ALGORITHM1 = Path(__file__).parents[2] / "benchmarks" / "algorithm1.py"
+CLASSES = 10
+TIMED = {"forward": "forward", "step": "training step", "explain": "explanation of one class"}
+Job = dict[str, Any]
+
+
+def bench(
+    models: tuple[str, ...] = MODELS,
+    batch: int = 16,
+    size: int = 32,
+    threads: int = 2,
+    rounds: int = 3,
+    repeats: int = 6,
+    output: Path | None = None,
+    quick: bool = False,
+) -> dict[str, Any]:
+    """Measure codanet against Algorithm 1 and a ResNet-56; print a table and return what is written as JSON.
+
+    Args:
+        models: names of the CoDA-Nets to measure.
+        batch: images in a batch.
+        size: height and width of the images.
+        threads: CPU threads of each measurement.
+        rounds: times that every measurement is started, in a process of its own.
+        repeats: timings in each process; a third of it for Algorithm 1.
+        output: JSON file to write; the table goes beside it as Markdown.
+        quick: one round of one timing each.
+    """
+    rounds, repeats = (1, 1) if quick else (rounds, repeats)
+    settings: dict[str, Any] = {"models": list(models), "batch": batch, "size": size, "threads": threads}
+    settings |= {"rounds": rounds, "repeats": repeats}
+    _check(settings, output)
+
+    shape = {"batch": batch, "size": size, "threads": threads}
+    jobs = _jobs(models, shape, repeats)
+    measured: dict[tuple[str, str, str], list[float]] = {}
+    started, machine = time.perf_counter(), _machine()
+    for turn in range(rounds):
+        # Every other round backwards, so that neither implementation is always the first.
+        for number, job in enumerate(jobs if turn % 2 == 0 else jobs[::-1], 1):
+            name = f"{job['model']} {job['what']} ({job['by']})"
+            print(f"round {turn + 1}/{rounds}, {number}/{len(jobs)}: {name}", file=sys.stderr, flush=True)
+            measured.setdefault((job["model"], job["what"], job["by"]), []).extend(in_own_process(job)["values"])
+
+    result: dict[str, Any] = {
+        "command": _command(settings, output),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "machine": machine,
+        "versions": {"codanet": __version__, "torch": str(torch.__version__), "python": platform.python_version()},
+        "settings": settings,
+        "units": {"forward": "s/batch", "step": "s/batch", "explain": "s/batch", "memory": "bytes above idle"},
+        "results": [_compare(name, what, measured) for name in models for what in (*TIMED, "memory")],
+        "resnet56": _summary(measured["resnet56", "forward", "resnet56"]),
+        "agreement": {name: _one(name, "agreement", shape)["values"][0] for name in models},
+        "profile": {
+            name: _one(name, "profile", shape)["operations"] for name in dict.fromkeys((models[0], models[-1]))
+        },
+    }
+    result["seconds"] = round(time.perf_counter() - started, 1)
+    table = markdown(result)
+    print(table)
+    if output is not None:
+        output.write_text(json.dumps(result, indent=1) + "\n")
+        output.with_suffix(".md").write_text(table + "\n")
+    return result
+
+
+def _check(settings: dict[str, Any], output: Path | None) -> None:
+    if not settings["models"]:
+        raise ValueError(f"no model to measure: name one or more of {', '.join(list_models())}")
+    for name in settings["models"]:
+        if name not in list_models():
+            create_model(name)  # raises, with the nearest name
+    for key in ("batch", "size", "threads", "rounds", "repeats"):
+        if settings[key] < 1:
+            raise ValueError(f"{key} must be at least 1, not {settings[key]}")
+    if output is not None and (output.suffix != ".json" or not output.parent.is_dir()):
+        raise ValueError(f"output must be a .json file in an existing directory, not {output}")
+    load_algorithm1()
+
+
+def _jobs(models: Sequence[str], shape: Job, repeats: int) -> list[Job]:
+    counts = {"codanet": repeats, "algorithm1": -(-repeats // 3)}
+    jobs = [{"model": "resnet56", "what": "forward", "by": "resnet56", "repeats": repeats}]
+    for name in models:
+        for what in (*TIMED, "memory"):
+            jobs += [{"model": name, "what": what, "by": by, "repeats": n} for by, n in counts.items()]
+    return [job | shape for job in jobs]
+
+
+def _one(name: str, what: str, shape: Job) -> Job:
+    print(f"{name} {what}", file=sys.stderr, flush=True)
+    return in_own_process({"model": name, "what": what, "by": "codanet", "repeats": 1} | shape)
+
+
+def in_own_process(job: Job) -> Job:
+    """`measure` in a new interpreter."""
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": str(job["threads"])}
+    command = [sys.executable, "-m", "codanet.bench", "--worker", json.dumps(job)]
+    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise RuntimeError(f"measuring {job['what']} of {job['model']} by {job['by']} failed: {reason}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measure(job: Job) -> Job:
+    """What a worker process does: the values of one job."""
+    torch.set_num_threads(job["threads"])
+    torch.manual_seed(0)
+    what, repeats = job["what"], job["repeats"]
+    if what == "memory":
+        return {"values": [_peak_memory(job)]}
+    model = _build(job["model"], job["by"])
+    images = torch.rand(job["batch"], 3, job["size"], job["size"])
+    if what == "agreement":
+        return {"values": [_disagreement(model, images)]}
+    run = _runner(model, what, images)
+    run()  # the optimiser's state, thread pools, kernels chosen at the first call
+    if what == "profile":
+        return {"operations": _profile(run)}
+    return {"values": [_seconds(run) for _ in range(repeats)]}
+
+
+def _build(name: str, by: str) -> nn.Module:
+    if by == "resnet56":
+        return resnet56(CLASSES)
+    model = create_model(name, num_classes=CLASSES)
+    return load_algorithm1().Algorithm1Net.from_model(model) if by == "algorithm1" else model
+
+
+def load_algorithm1() -> ModuleType:
+    if not ALGORITHM1.is_file():
+        raise ValueError("the benchmark needs benchmarks/algorithm1.py: run it from a source checkout of codanet")
+    spec = importlib.util.spec_from_file_location("algorithm1", ALGORITHM1)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _runner(model: Any, what: str, images: Tensor) -> Callable[[], Any]:
+    if what in ("step", "profile"):
+        model.train()
+        optimiser = torch.optim.Adam(model.parameters(), lr=2.5e-4)
+        labels = F.one_hot(torch.arange(len(images)) % CLASSES, CLASSES).float()
+
+        def step() -> None:
+            optimiser.zero_grad(set_to_none=True)
+            F.binary_cross_entropy_with_logits(model(images), labels).backward()
+            optimiser.step()
+
+        return step
+    model.eval()
+    return torch.no_grad()(lambda: model(images) if what == "forward" else model.explain(images, target=0))
+
+
+def _seconds(run: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+@torch.no_grad()
+def _disagreement(model: Any, images: Tensor) -> float:
+    """The largest difference from Algorithm 1 in the last map, relative to its largest value.
+
+    Not in the logits: while a new network's are small beside b0, adding b0 rounds every difference away.
+    """
+    theirs = load_algorithm1().Algorithm1Net.from_model(model)
+    found = expected = theirs.encode(images)
+    for fast, plain in zip(model.layers, theirs.layers, strict=True):
+        found, expected = fast(found), plain(expected)
+    return ((found - expected).abs().max() / expected.abs().max()).item()
+
+
+def _profile(run: Callable[[], Any], top: int = 10) -> list[Job]:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        run()
+    events = sorted(profiler.key_averages(), key=lambda event: event.self_cpu_time_total, reverse=True)
+    total = sum(event.self_cpu_time_total for event in events)
+    rows = [(event.key, event.self_cpu_time_total, event.count) for event in events[:top]]
+    return [{"operation": key, "ms": us / 1000, "percent": 100 * us / total, "calls": n} for key, us, n in rows]
+
+
+def _peak_memory(job: Job) -> int:
+    """Bytes of the first training step above what the process held before it: activations, gradients, Adam's state."""
+    # Code that is loaded at a first call belongs to no model: a small model of the same implementation loads it.
+    _runner(_build("s_coda_r1_8", job["by"]), "step", torch.rand(1, 3, 8, 8))()
+    step = _runner(_build(job["model"], job["by"]), "step", torch.rand(job["batch"], 3, job["size"], job["size"]))
+    gc.collect()
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again at VmRSS
+        read: Callable[[str], int] = _status
+    except OSError:
+        read = _max_rss
+    before = read("VmRSS")
+    step()
+    return max(read("VmHWM") - before, resource.getpagesize())
+
+
+def _status(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":"))
+
+
+def _max_rss(_: str) -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _compare(name: str, what: str, measured: dict[tuple[str, str, str], list[float]]) -> Job:
+    ours, theirs = _summary(measured[name, what, "codanet"]), _summary(measured[name, what, "algorithm1"])
+    ratio = theirs["median"] / ours["median"]
+    return {"model": name, "what": what, "codanet": ours, "algorithm1": theirs, "ratio": ratio}
+
+
+def _summary(values: list[float]) -> Job:
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+    spread = {"min": min(values), "max": max(values), "iqr": high - low}
+    return {"median": middle, **spread, "n": len(values), "values": values}
+
+
+def _machine() -> dict[str, Any]:
+    info = Path("/proc/cpuinfo")
+    names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.is_file() else []
+    ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cpu": names[0].partition(":")[2].strip() if names else platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "ram_gib": round(ram / 2**30, 1),
+        "load_before": round(os.getloadavg()[0], 2),  # other work at the start spoils timings
+    }
+
+
+def _command(settings: dict[str, Any], output: Path | None) -> str:
+    words = ["python -m codanet.bench"]
+    for key, value in settings.items():
+        words.append(f"--{key} {' '.join(value) if isinstance(value, list) else value}")
+    return " ".join(words + ([f"--output {output.name}"] if output is not None else []))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m codanet.bench", description=bench.__doc__, allow_abbrev=False)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--models", nargs="+", default=list(MODELS))
+    for key, default in (("batch", 16), ("size", 32), ("threads", 2), ("rounds", 3), ("repeats", 6)):
+        parser.add_argument(f"--{key}", type=int, default=default)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)
+    options = vars(parser.parse_args(argv))
+    worker = options.pop("worker")
+    if worker is not None:
+        print(json.dumps(measure(worker)))
+        return
+    try:
+        bench(**options | {"models": tuple(options["models"])})
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The measurements as Markdown tables: medians, with (min..max, n)."""
+    settings, machine, versions = result["settings"], result["machine"], result["versions"]
+    per_image = 1000 / settings["batch"]
+
+    def cell(summary: Job, factor: float, digits: int) -> str:
+        middle, low, high = (f"{summary[key] * factor:.{digits}f}" for key in ("median", "min", "max"))
+        return f"{middle} ({low}..{high}, n={summary['n']})"
+
+    about = (
+        f"Batch {settings['batch']}, {settings['size']}x{settings['size']}, {settings['threads']} threads, "
+        f"{machine['cpu']} ({machine['cores']} cores, {machine['ram_gib']} GiB), torch {versions['torch']}, "
+        f"Python {versions['python']}, codanet {versions['codanet']}. Medians, with (min..max, n) beside them; "
+        "every measurement in its own process."
+    )
+    lines = [about, "", f"`{result['command']}`", ""]
+    lines += [
+        "| model | what | Algorithm 1 | codanet | ratio |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for row in result["results"]:
+        memory = row["what"] == "memory"
+        name = "peak memory of a step, MiB" if memory else f"{TIMED[row['what']]}, ms/image"
+        scale, digits = (2**-20, 0) if memory else (per_image, 2)
+        theirs, ours = cell(row["algorithm1"], scale, digits), cell(row["codanet"], scale, digits)
+        lines.append(f"| {row['model']} | {name} | {theirs} | {ours} | {row['ratio']:.1f}x |")
+
+    resnet = result["resnet56"]
+    lines += [
+        "",
+        f"ResNet-56 forward: {cell(resnet, per_image, 2)} ms/image.",
+        "",
+        "| model | forward / ResNet-56 forward | explanation / forward | last map, difference from Algorithm 1 |",
+        "| --- | --- | --- | --- |",
+    ]
+    medians = {(row["model"], row["what"]): row["codanet"]["median"] for row in result["results"]}
+    for name in settings["models"]:
+        forward = medians[name, "forward"]
+        ratios = f"{forward / resnet['median']:.2f} | {medians[name, 'explain'] / forward:.2f}"
+        lines.append(f"| {name} | {ratios} | {result['agreement'][name]:.1e} relative |")
+
+    for name, operations in result["profile"].items():
+        lines += ["", f"What a training step of {name} spends its time on (self CPU time, one step):", ""]
+        lines += ["| operation | ms | % | calls |", "| --- | --- | --- | --- |"]
+        lines += [f"| {o['operation']} | {o['ms']:.1f} | {o['percent']:.1f} | {o['calls']} |" for o in operations]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

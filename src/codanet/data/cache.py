@@ -1,0 +1,91 @@
+"""Decoded data kept on disk: one safetensors file a data set, written atomically, memory-mapped when read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkstemp
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from codanet.data.image import reason
+
+STALE_SECONDS = 24 * 3600
+
+
+def cache_root() -> Path:
+    """`$CODANET_DATA`, or `~/.cache/codanet`."""
+    return Path(os.environ.get("CODANET_DATA") or Path.home() / ".cache" / "codanet").expanduser()
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary file beside `path` that takes its place only if the block succeeds."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    remove_stale(path)
+    handle, name = mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    os.close(handle)
+    part = Path(name)
+    try:
+        yield part
+        part.chmod(0o644)
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def remove_stale(path: Path) -> None:
+    """Drop what a killed process left beside `path` more than a day ago."""
+    for part in path.parent.glob(f".{path.name}.*.part"):
+        try:
+            if time.time() - part.stat().st_mtime > STALE_SECONDS:
+                part.unlink()
+        except OSError:
+            continue
+
+
+def stored(path: Path, build: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], str]:
+    """The tensors at `path` and the checksum of their training part, built and stored there if they are missing."""
+    if path.is_file():
+        try:
+            with safe_open(path, framework="pt") as file:
+                names = list(file.keys())
+                return {name: file.get_tensor(name) for name in names}, file.metadata()["checksum"]
+        except (SafetensorError, OSError, KeyError, TypeError):
+            warnings.warn(f"the stored data in '{path}' are damaged and are built again", stacklevel=2)
+    tensors = {name: tensor.contiguous() for name, tensor in build().items()}
+    digest = checksum(tensors["train_images"], tensors["train_labels"])
+    try:
+        with replacing(path) as part:
+            save_file(tensors, part, {"checksum": digest})
+    except (OSError, SafetensorError) as error:
+        warnings.warn(
+            f"decoded data could not be kept in '{path.parent}' ({reason(error)}): they will be decoded again next "
+            "time, unless CODANET_DATA names a folder with room",
+            stacklevel=2,
+        )
+    return tensors, digest
+
+
+def checksum(images: Tensor, labels: Tensor) -> str:
+    """sha256 over the bytes of the images and the labels."""
+    digest = hashlib.sha256(images.contiguous().numpy().data)
+    digest.update(labels.contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def fingerprint(paths: list[Path]) -> str:
+    """Eight hexadecimal digits that change when a file or folder in `paths` is moved, resized or rewritten."""
+    digest = hashlib.sha256()
+    for path in paths:
+        status = path.stat()
+        digest.update(f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:8]

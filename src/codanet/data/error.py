@@ -1,0 +1,9 @@
+"""What data loading raises: one sentence saying what was given, what is allowed and what to do."""
+
+
+class DataError(ValueError):
+    """Files, folders or settings that cannot be used as data."""
+
+
+class NetworkError(DataError):
+    """An address, or the npm client, that could not be reached."""

@@ -1,0 +1,191 @@
+"""The two halves of a data set: in memory as uint8, or on disk and read by workers; and batches of either."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+from torch.utils.data import DataLoader, Dataset, Sampler, SequentialSampler
+
+from codanet.data.error import DataError
+from codanet.data.image import decode, fit, size_pair, to_tensor
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Split(Dataset[Batch]):
+    """Labelled images, read a batch at a time.
+
+    `labels` is int64 [N]. `boxes`, where the data set has them, is float32 [N, 4]: the object's first and last column
+    and row, (x_min, y_min, x_max, y_max), in pixels of the image.
+    """
+
+    labels: Tensor
+    boxes: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        """Images uint8 [n, C, H, W] and labels int64 [n]."""
+        raise NotImplementedError
+
+    def __getitem__(self, index: int) -> Batch:
+        images, labels = self.__getitems__([index])
+        return images[0], labels[0]
+
+
+class MemorySplit(Split):
+    """Images that live in memory, uint8 [N, C, H, W]."""
+
+    def __init__(self, images: Tensor, labels: Tensor, boxes: Tensor | None = None) -> None:
+        check_labels(labels, boxes)
+        if images.dtype != torch.uint8 or images.ndim != 4 or len(images) != len(labels):
+            raise DataError(
+                f"Images are {images.dtype} {list(images.shape)} for {len(labels)} labels: pass uint8 [N, C, H, W]."
+            )
+        self.images, self.labels, self.boxes = images, labels, boxes
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        chosen = torch.as_tensor(indices)
+        return self.images[chosen], self.labels[chosen]
+
+
+class FolderSplit(Split):
+    """Images read from files when they are asked for, all fitted to one `size`.
+
+    A file that turns out to be damaged is named in a warning and left out of its batch.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str | Path],
+        labels: Tensor,
+        size: int | tuple[int, int],
+        channels: int = 3,
+        boxes: Tensor | None = None,
+    ) -> None:
+        check_labels(labels, boxes)
+        if len(paths) != len(labels):
+            raise DataError(f"{len(paths)} files were given for {len(labels)} labels: pass one label a file.")
+        self.paths = [str(path) for path in paths]
+        self.labels, self.boxes = labels, boxes
+        self.size, self.channels = size_pair(size), channels
+
+    def read(self, index: int) -> Tensor | None:
+        try:
+            return to_tensor(fit(decode(self.paths[index], self.channels, hint=self.size), self.size))
+        except DataError as error:
+            warnings.warn(f"a picture is left out: {error}", stacklevel=2)
+            return None
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        images = [(index, self.read(index)) for index in indices]
+        readable = [(index, image) for index, image in images if image is not None]
+        if not readable:
+            names = ", ".join(self.paths[index] for index in list(indices)[:3])
+            raise DataError(f"None of the {len(indices)} pictures of a batch can be read ({names}): check the folder.")
+        return torch.stack([image for _, image in readable]), self.labels[[index for index, _ in readable]]
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """A data set: what it is called, what it shows, its two splits, and what identifies its training part."""
+
+    name: str
+    classes: tuple[str, ...]
+    train: Split
+    val: Split
+    image_size: tuple[int, int]  # (H, W)
+    channels: int
+    checksum: str
+    skipped: tuple[str, ...] = ()  # unreadable files
+
+
+class Shuffle(Sampler[int]):
+    """A random order that depends on the seed and the epoch alone, so that a resumed run sees what it would have seen.
+
+    A training loop may call `set_epoch`; otherwise each pass is the next epoch.
+    """
+
+    def __init__(self, split: Split, seed: int = 0) -> None:
+        self.split, self.seed, self.epoch = split, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def __iter__(self) -> Iterator[int]:
+        # one 64-bit seed of (seed, epoch): neighbouring pairs never share a stream
+        generator = torch.Generator().manual_seed((self.seed % 2**31) * 2**31 + self.epoch)
+        self.epoch += 1
+        return iter(torch.randperm(len(self.split), generator=generator).tolist())
+
+
+def batches(
+    split: Split, batch_size: int, *, shuffle: bool = False, seed: int = 0, workers: int = 0, drop_last: bool = False
+) -> DataLoader[Batch]:
+    """Batches (uint8 [n, C, H, W], int64 [n]); the caller's random state is left alone."""
+    if batch_size < 1 or workers < 0:
+        raise DataError(f"Batch size {batch_size} with {workers} workers: pass at least 1 image and 0 workers or more.")
+    return DataLoader(
+        split,
+        batch_size=batch_size,
+        sampler=Shuffle(split, seed) if shuffle else SequentialSampler(split),
+        num_workers=workers,
+        collate_fn=whole,
+        drop_last=drop_last,
+        pin_memory=torch.cuda.is_available(),
+        generator=torch.Generator().manual_seed(seed),
+        persistent_workers=workers > 0,
+    )
+
+
+def whole(batch: Any) -> Any:
+    """A batch is read as a whole, so there is nothing to collate."""
+    return batch
+
+
+def resized(images: Tensor, size: int | tuple[int, int] | None) -> Tensor:
+    """uint8 [N, C, H, W] at another size: shorter side resized (antialiased), centre cut."""
+    if size is None or (pair := size_pair(size)) == tuple(images.shape[2:]):
+        return images
+    height, width = images.shape[2:]
+    scale = max(pair[0] / height, pair[1] / width)
+    inner = (max(pair[0], round(height * scale)), max(pair[1], round(width * scale)))
+    top, left = (inner[0] - pair[0]) // 2, (inner[1] - pair[1]) // 2
+    result = torch.empty((len(images), images.shape[1], *pair), dtype=torch.uint8)
+    for start in range(0, len(images), 1024):
+        block = images[start : start + 1024].float()
+        larger = interpolate(block, inner, mode="bilinear", antialias=True, align_corners=False)
+        cut = larger[:, :, top : top + pair[0], left : left + pair[1]]
+        result[start : start + 1024] = cut.round().clamp(0, 255)
+    return result
+
+
+def check_labels(labels: Tensor, boxes: Tensor | None) -> None:
+    if labels.dtype != torch.int64 or labels.ndim != 1:
+        raise DataError(f"Labels are {labels.dtype} {list(labels.shape)}: pass int64 [N].")
+    if boxes is not None and boxes.shape != (len(labels), 4):
+        raise DataError(f"Boxes have shape {list(boxes.shape)} for {len(labels)} images: pass [N, 4].")
+
+
+def stratified(labels: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Indices of a seeded split that holds out `fraction` of every class, at least one image of each class of two."""
+    generator = torch.Generator().manual_seed(seed)
+    kept, held = [], []
+    for label in sorted(set(labels.tolist())):
+        members = (labels == label).nonzero()[:, 0]
+        members = members[torch.randperm(len(members), generator=generator)]
+        count = min(max(round(len(members) * fraction), 1), len(members) - 1)
+        held.append(members[:count])
+        kept.append(members[count:])
+    return torch.cat(kept).sort().values, torch.cat(held).sort().values

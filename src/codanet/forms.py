@@ -1,0 +1,160 @@
+"""The two forms a layer of Dynamic Alignment Units is made of, on rows of patches, without ever holding w(x).
+
+Symbols: P patches p of d numbers, n units, R = rank, or rank + 1 with a bias. Â [R, n, d] holds A and, as its last row,
+the bias; z [P, R] holds Bp and, as its last column, a one. Unit j at patch p then has the unscaled weight
+u_j = Σ_r z_r Â_rj, and the layer needs only
+
+    product  u_jᵀp = Σ_r z_r (Â_rjᵀ p)         one matrix product with R·n columns, then a short sum
+    norm     ‖u_j‖ = ‖F_j z‖                   for any F_j with F_jᵀF_j = Â_jᵀÂ_j, the smaller the better
+
+The product is linear in p, z and Â and, multiplied by a factor t_j per unit and summed, in t too. Its derivative with
+respect to p is the transposed layer that explanations are made of, so `Product` and `Transpose` are each other's
+derivatives and everything is differentiable, the explanations included.
+"""
+
+import math
+import os
+import threading
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+# What one block of products may take: a quarter of the last-level cache, where the system tells its size.
+_CACHE_NAMES = ("SC_LEVEL4_CACHE_SIZE", "SC_LEVEL3_CACHE_SIZE", "SC_LEVEL2_CACHE_SIZE")
+_CACHE_SIZES = [os.sysconf(name) for name in _CACHE_NAMES if name in getattr(os, "sysconf_names", {})]
+BLOCK_BYTES = max(next((size for size in _CACHE_SIZES if size > 0), 32 << 20) // 4, 1 << 20)
+
+
+def blocks(rows: int, numbers_per_row: int, like: Tensor) -> list[slice]:
+    """Slices of rows whose products fit the cache; on an accelerator, or when compiling, one slice of everything."""
+    if like.device.type != "cpu" or torch.compiler.is_compiling():
+        return [slice(0, rows)]
+    step = max(BLOCK_BYTES // (numbers_per_row * like.element_size()), 64)
+    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
+_scratch = threading.local()
+
+
+class Workspace:
+    """A buffer used again by every block of every layer: fresh large ones cost more than the arithmetic done in them.
+
+    What is in it lasts until the next workspace of the same slot, so it never leaves the function that asked for it.
+    """
+
+    def __init__(self, rows: list[slice], shape: tuple[int, ...], like: Tensor, slot: int = 0):
+        self.buffer = None
+        if len(rows) > 0 and like.device.type == "cpu" and not torch.compiler.is_compiling():
+            size = (rows[0].stop - rows[0].start, *shape)
+            self.buffer = _buffer(math.prod(size), like.dtype, slot).view(size)
+
+    def out(self, rows: slice) -> Tensor | None:
+        return None if self.buffer is None else self.buffer[: rows.stop - rows.start]
+
+
+def _buffer(numbers: int, dtype: torch.dtype, slot: int) -> Tensor:
+    buffers: dict[tuple[torch.dtype, int], Tensor] = _scratch.__dict__
+    held = buffers.get((dtype, slot))
+    if held is None or len(held) < numbers:
+        with torch.inference_mode(False):
+            held = buffers[dtype, slot] = torch.empty(numbers, dtype=dtype)
+    return held[:numbers]
+
+
+def flat(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.flatten(1)
+
+
+def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total += left @ right, the sum over blocks in the precision of the total."""
+    if total.dtype == left.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right
+
+
+def _pull(t: Tensor, z: Tensor, weight: Tensor, patches: Tensor, products: Tensor | None) -> tuple[Tensor, ...]:
+    """The derivatives of Σ_pj t_pj u_pjᵀ p with respect to p [P, d], z [P, R] and Â [R, n, d]."""
+    rank, units, size = weight.shape
+    matrix = weight.view(rank * units, size)
+    rows = blocks(len(t), 2 * rank * units, z)
+    work, again = Workspace(rows, (rank, units), z), Workspace(rows, (rank, units), patches, slot=1)
+    grad_patches, grad_z, grad_matrix = torch.empty_like(patches), torch.empty_like(z), z.new_zeros(matrix.shape)
+    for block in rows:
+        if products is None:  # [b, R, n]
+            part = torch.mm(patches[block], matrix.t(), out=flat(again.out(block))).view(-1, rank, units)
+        else:
+            part = products[block]
+        grad_z[block] = torch.mul(part, t[block].unsqueeze(1), out=work.out(block)).sum(2)
+        outer = torch.mul(z[block].unsqueeze(2), t[block].unsqueeze(1), out=work.out(block))
+        outer = outer.flatten(1).to(matrix.dtype)
+        torch.mm(outer, matrix, out=grad_patches[block])
+        add_product(grad_matrix, outer.t(), patches[block])
+    return grad_patches, grad_z, grad_matrix.to(weight.dtype).view_as(weight)
+
+
+def _product(patches: Tensor, z: Tensor, weight: Tensor, products: Tensor | None) -> Tensor:
+    """u_jᵀp [P, n]; the products Â_rjᵀp are left in `products` [P, R, n] where that is given."""
+    rank, units, size = weight.shape
+    matrix = weight.view(rank * units, size)
+    rows = blocks(len(patches), rank * units, z)
+    work = Workspace(rows, (rank, units), patches)
+    out = z.new_empty(len(patches), units)
+    for block in rows:
+        into = work.out(block) if products is None else products[block]
+        part = torch.mm(patches[block], matrix.t(), out=flat(into)).view(-1, rank, units)
+        out[block] = torch.bmm(z[block].unsqueeze(1), part.to(z.dtype)).squeeze(1)
+    return out
+
+
+def _transpose(t: Tensor, z: Tensor, weight: Tensor) -> Tensor:
+    """Σ_j t_j u_j [P, d]: the product's derivative with respect to the patch."""
+    rank, units, size = weight.shape
+    matrix = weight.view(rank * units, size)
+    rows = blocks(len(t), rank * units, z)
+    work = Workspace(rows, (rank, units), z)
+    out = weight.new_empty(len(t), size)
+    for block in rows:
+        outer = torch.mul(z[block].unsqueeze(2), t[block].unsqueeze(1), out=work.out(block)).flatten(1)
+        torch.mm(outer.to(weight.dtype), matrix, out=out[block])
+    return out
+
+
+class Product(Function):
+    """u_jᵀp = Σ_r z_r (Â_rjᵀ p), [P, n]."""
+
+    @staticmethod
+    def forward(ctx: Any, patches: Tensor, z: Tensor, weight: Tensor, keep: bool) -> Tensor:
+        # U [P, R, n] is d/n times smaller than the weights w(x) would be; kept, it saves a third of the backward pass
+        products = patches.new_empty(len(patches), *weight.shape[:2]) if keep and any(ctx.needs_input_grad) else None
+        out = _product(patches, z, weight, products)
+        ctx.save_for_backward(patches, z, weight, products)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        patches, z, weight, products = ctx.saved_tensors
+        return *_pull(grad, z, weight, patches, products), None
+
+
+class Transpose(Function):
+    """Σ_j t_j u_j, [P, d]: rows t of a linear map, pulled back through the layer."""
+
+    @staticmethod
+    def forward(ctx: Any, t: Tensor, z: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(t, z, weight)
+        return _transpose(t, z, weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        t, z, weight = ctx.saved_tensors
+        rank, units, size = weight.shape
+        products = (grad @ weight.view(rank * units, size).t()).view(-1, rank, units)
+        grad_t = torch.bmm(z.unsqueeze(1), products.to(z.dtype)).squeeze(1)
+        _, grad_z, grad_weight = _pull(t, z, weight, grad, products)
+        return grad_t, grad_z, grad_weight

@@ -1,0 +1,151 @@
+"""The norm of every unit's weight at every patch: ‖u_j‖ = ‖F_j z‖ for any F_j with F_jᵀF_j = Â_jᵀÂ_j.
+
+Â_j itself, [d, R], is such a factor, and so is the Cholesky factor of its Gram matrix, [R, R]: cheaper as soon as there
+are more patches than a few R. Symbols as in `forms.py`.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from .forms import Workspace, blocks, flat
+
+
+def _is_direct(order: int, rows: int, rank: int, size: int, dtype: torch.dtype) -> bool:
+    """Whether Â itself is the factor to take.
+
+    It is for a 1-norm; in float64, which is asked for by those who check; and where it is cheaper. Multiplications per
+    unit: P·R·d directly; R²·d for the Gram matrix, at half speed in float64, and P·R² after.
+    """
+    return order != 2 or dtype == torch.float64 or rows * size <= 2 * rank * size + rows * rank
+
+
+class Gram(NamedTuple):
+    size: Tensor  # s [n], the size of a unit's weights, taken out so that squares neither overflow nor vanish
+    gram: Tensor  # G / s² as [R, R, n]
+    factor: Tensor  # L / s with L Lᵀ = G, as [R, R, n]
+
+
+def gram_matrix(weight: Tensor) -> Gram:
+    """G_j = Â_jᵀÂ_j and its Cholesky factor.
+
+    zᵀGz loses all digits where Az ≈ -b, but ‖Lᵀz‖ is as accurate as ‖Âz‖ if L is: so G and L are computed in float64,
+    with a shift near float32's own resolution, which keeps a singular G factorable.
+    """
+    wide = torch.float32 if weight.device.type == "mps" else torch.float64  # MPS has no float64
+    columns = weight.detach().to(wide).transpose(0, 1)  # [n, R, d]
+    gram = torch.bmm(columns, columns.transpose(1, 2))
+    largest = gram.diagonal(dim1=1, dim2=2).amax(1)
+    square = torch.where(largest > 0, largest, torch.ones_like(largest))  # s² [n]
+    gram = gram / square[:, None, None]
+    diagonal = gram.diagonal(dim1=1, dim2=2)
+    empty = diagonal == 0  # a row of zeros in Â gets a pivot of 1 and loses it again
+    shift = 4 * weight.shape[0] * torch.finfo(wide).eps * diagonal + empty
+    factor, _ = torch.linalg.cholesky_ex(gram + torch.diag_embed(shift))
+    factor = factor.masked_fill(empty.unsqueeze(2), 0)
+    narrow = weight.dtype
+    gram, factor = (matrix.to(narrow).permute(1, 2, 0).contiguous() for matrix in (gram, factor))
+    return Gram(square.sqrt().to(narrow), gram, factor)
+
+
+_TRIANGLE = 32  # rows of L taken at a time, to skip most of its zero half
+
+
+def _gram_norm(z: Tensor, factor: Tensor) -> Tensor:
+    """‖Lᵀz‖, [P, n]."""
+    rank, _, units = factor.shape
+    rows = blocks(len(z), rank * units, z)
+    out = z.new_zeros(len(z), units)
+    for start in range(0, rank, _TRIANGLE):
+        part = factor[start:, start : start + _TRIANGLE]  # [R - start, m, n]; what is above it is zero
+        work = Workspace(rows, part.shape[1:], z)
+        for block in rows:
+            product = torch.mm(z[block, start:], part.flatten(1), out=flat(work.out(block)))
+            square = torch.mul(product, product, out=flat(work.out(block)))
+            out[block] += square.view(-1, *part.shape[1:]).sum(1)
+    return out.sqrt_()
+
+
+def _gram_norm_backward(ratio: Tensor, z: Tensor, weight: Tensor, size: Tensor, gram: Tensor) -> tuple[Tensor, Tensor]:
+    """With ratio = ∂/∂‖u‖ · s / ‖u‖: dz = Σ_j ratio_j G_j z / s_j and dÂ_j = Â_j Σ_p ratio_pj z zᵀ / s_j."""
+    rank, units, _ = weight.shape
+    matrix = (gram * size).flatten(1)  # G / s as [R, R·n]
+    rows = blocks(len(z), rank * units, z)
+    work = Workspace(rows, (rank, units), z)
+    grad_z, moments = torch.empty_like(z), z.new_zeros(rank * units, rank)
+    for block in rows:
+        part = torch.mm(z[block], matrix, out=flat(work.out(block))).view(-1, rank, units)
+        grad_z[block] = part.mul_(ratio[block].unsqueeze(1)).sum(2)
+        outer = torch.mul(z[block].unsqueeze(2), ratio[block].unsqueeze(1), out=work.out(block))
+        moments.addmm_(outer.flatten(1).t(), z[block])
+    moments = moments.view(rank, units, rank) / size[:, None]  # [R, n, R]
+    return grad_z, torch.bmm(moments.transpose(0, 1), weight.transpose(0, 1)).transpose(0, 1)
+
+
+def _unit_sizes(weight: Tensor) -> Tensor:
+    size = weight.detach().abs().amax((0, 2))
+    return torch.where(size > 0, size, torch.ones_like(size))  # [n]
+
+
+def _direct_norm(z: Tensor, weight: Tensor, size: Tensor, order: int) -> Tensor:
+    """‖Σ_r z_r Â_rj‖ / s, [P, n], a cache's worth of weights at a time."""
+    rank, units, patch = weight.shape
+    rows = blocks(len(z), units * patch, z)
+    work = Workspace(rows, (units, patch), z)
+    out = z.new_empty(len(z), units)
+    for block in rows:
+        part = torch.mm(z[block], weight.view(rank, -1), out=flat(work.out(block))).view(-1, units, patch)
+        out[block] = torch.linalg.vector_norm(part.div_(size[:, None]), order, dim=2)
+    return out
+
+
+def _direct_norm_backward(
+    grad: Tensor, norm: Tensor, z: Tensor, weight: Tensor, size: Tensor, order: int
+) -> tuple[Tensor, Tensor]:
+    """dz = Â dw and dÂ = dw zᵀ with dw = u/‖u‖₂ or sign(u), times the gradient."""
+    rank, units, patch = weight.shape
+    matrix = weight.view(rank, -1)
+    rows = blocks(len(z), 2 * units * patch, z)
+    work = Workspace(rows, (units, patch), z)
+    grad_z, grad_matrix = torch.empty_like(z), torch.zeros_like(matrix)
+    factor = grad if order == 1 else _ratio(grad, norm)
+    for block in rows:
+        part = torch.mm(z[block], matrix, out=flat(work.out(block))).view(-1, units, patch)
+        direction = part.sign_() if order == 1 else part.div_(size[:, None])
+        part = direction.mul_(factor[block, :, None])
+        grad_z[block] = part.flatten(1) @ matrix.t()
+        grad_matrix.addmm_(z[block].t(), part.flatten(1))
+    return grad_z, grad_matrix.view_as(weight)
+
+
+def _ratio(grad: Tensor, norm: Tensor) -> Tensor:
+    return torch.where(norm > 0, grad / norm, torch.zeros_like(norm))  # a zero weight has no direction to grow in
+
+
+class Norm(Function):
+    """‖u_j‖ [P, n], of order 2 (through the Gram matrix where that is cheaper) or 1."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, weight: Tensor, order: int) -> Tensor:
+        rank, _, patch = weight.shape
+        gram = None
+        if _is_direct(order, len(z), rank, patch, weight.dtype):
+            size = _unit_sizes(weight)
+            norm = _direct_norm(z, weight, size, order)
+        else:
+            size, gram, factor = gram_matrix(weight)
+            norm = _gram_norm(z, factor)
+        ctx.order = order
+        ctx.save_for_backward(z, weight, size, norm, gram)
+        return norm * size
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        z, weight, size, norm, gram = ctx.saved_tensors
+        if gram is None:
+            return *_direct_norm_backward(grad, norm, z, weight, size, ctx.order), None
+        return *_gram_norm_backward(_ratio(grad, norm), z, weight, size, gram), None

@@ -1,0 +1,65 @@
+"""Rescalings g(u) = α(‖u‖) u of the unscaled weights (eq. 2), as functions of the norm.
+
+Each takes the norm divided by a positive `unit`, and that unit, and gives unit · α(unit · norm): the factor of the weight
+divided by the same unit. So the norm's own scale, however large or small, cancels before it can overflow.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .names import nearest
+
+_LONGEST = 1e15  # a norm from here on counts as infinite where it is squared: SQ is 1 to all digits
+
+
+def _positive(norm: Tensor) -> Tensor:
+    return torch.where(norm > 0, norm, torch.ones_like(norm))
+
+
+def squash(norm: Tensor, unit: Tensor) -> Tensor:
+    """SQ: α(n) = n / (1 + n²), so ‖w‖ = n² / (1 + n²) < 1."""
+    square = (unit * norm).clamp(max=_LONGEST).square()
+    return square / (1 + square) / _positive(norm)
+
+
+def normalise(norm: Tensor, unit: Tensor) -> Tensor:
+    """L2 and L1: α(n) = 1 / n, so ‖w‖ = 1; a zero weight stays zero."""
+    return torch.where(norm > 0, 1 / _positive(norm), torch.zeros_like(norm))
+
+
+class Rescaling(NamedTuple):
+    name: str
+    order: int  # of the norm it looks at
+    scale: Callable[[Tensor, Tensor], Tensor]
+
+
+RESCALINGS = {
+    "sq": Rescaling("sq", 2, squash),
+    "l2": Rescaling("l2", 2, normalise),
+    "l1": Rescaling("l1", 1, normalise),
+}
+
+
+def _from_function(alpha: Callable[[Tensor], Tensor]) -> Rescaling:
+    def scale(norm: Tensor, unit: Tensor) -> Tensor:
+        return torch.where(norm > 0, unit * alpha(_positive(unit * norm)), torch.zeros_like(norm))
+
+    return Rescaling(getattr(alpha, "__name__", "custom"), 2, scale)
+
+
+def rescaling(rescale: str | Callable[[Tensor], Tensor]) -> Rescaling:
+    """A rescaling by its name, or from any function α of the (2-)norm, applied elementwise to a tensor."""
+    if callable(rescale):
+        probe = torch.tensor([0.5, 1.0, 2.0])
+        answer = rescale(probe)
+        if not isinstance(answer, Tensor) or answer.shape != probe.shape:
+            raise ValueError(
+                f"rescale function gave {answer!r} for {probe}: it must return one factor α(‖u‖) for each norm it is given"
+            )
+        return _from_function(rescale)
+    if rescale not in RESCALINGS:
+        raise ValueError(f"unknown rescale {rescale!r}{nearest(rescale, RESCALINGS)}, or pass a function of the norm")
+    return RESCALINGS[rescale]

@@ -1,0 +1,160 @@
+"""The benchmark runs and its result is complete; how fast anything is, is for the benchmark itself to say."""
+
+import json
+
+import pytest
+import torch
+
+from codanet import bench as module
+from codanet.bench import bench, in_own_process, load_algorithm1, main, measure
+
+TINY = {"models": ("s_coda_r1_8",), "batch": 2, "size": 8, "threads": 1}
+JOB = {"model": "s_coda_r1_8", "batch": 4, "size": 16, "threads": 1, "repeats": 1}
+
+
+@pytest.fixture
+def one_process(monkeypatch):
+    """Measure here: a new interpreter each takes seconds, and one test below starts a real one."""
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(module, "in_own_process", measure)
+    with torch.random.fork_rng():
+        yield
+    torch.set_num_threads(threads)
+
+
+def test_quick_gives_a_table_and_json(one_process, tmp_path, capsys):
+    output = tmp_path / "bench.json"
+    returned = bench(**TINY, output=output, quick=True)
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    result = json.loads(output.read_text(), parse_constant=refuse)
+    assert result == returned
+    assert {(row["model"], row["what"]) for row in result["results"]} == {
+        ("s_coda_r1_8", what) for what in ("forward", "step", "explain", "memory")
+    }
+    for row in result["results"]:
+        for by in ("codanet", "algorithm1"):
+            summary = row[by]
+            assert summary["n"] == len(summary["values"]) == 1
+            assert 0 < summary["min"] <= summary["median"] <= summary["max"]
+        assert row["ratio"] == row["algorithm1"]["median"] / row["codanet"]["median"]
+    assert result["agreement"]["s_coda_r1_8"] < 1e-4
+    assert result["resnet56"]["n"] == 1
+    assert {"cpu", "cores", "ram_gib"} <= result["machine"].keys()
+    assert {"codanet", "torch", "python"} <= result["versions"].keys()
+    operations = result["profile"]["s_coda_r1_8"]
+    assert operations
+    assert sum(operation["percent"] for operation in operations) <= 100.1
+
+    printed = capsys.readouterr()
+    table = output.with_suffix(".md").read_text()
+    assert table == printed.out
+    assert result["command"] in table
+    for words in ("forward", "training step", "explanation", "peak memory", "ResNet-56", "spends its time on"):
+        assert words in table
+    assert "round 1/1" in printed.err
+
+
+def test_rounds_and_repeats_add_up(one_process, monkeypatch, capsys):
+    order = []
+
+    def pretend(job):
+        order.append((job["model"], job["what"], job["by"]))
+        if job["what"] == "profile":
+            return {"operations": []}
+        return {"values": [float(len(order))] * (1 if job["what"] == "memory" else job["repeats"])}
+
+    monkeypatch.setattr(module, "in_own_process", pretend)
+    result = bench(**TINY, rounds=2, repeats=4)
+    counts = {(row["what"], by): row[by]["n"] for row in result["results"] for by in ("codanet", "algorithm1")}
+    assert counts["step", "codanet"] == 8
+    assert counts["step", "algorithm1"] == 4
+    assert counts["memory", "codanet"] == counts["memory", "algorithm1"] == 2
+    turns = len(order) - 2  # agreement and profile come once, after the rounds
+    assert order[: turns // 2] == order[turns // 2 : turns][::-1]
+
+
+def test_main_is_the_same_function(monkeypatch):
+    calls = []
+    monkeypatch.setattr(module, "bench", lambda **options: calls.append(options))
+    main([])
+    main(["--models", "s_coda_r1_8", "m_coda", "--batch", "2", "--quick"])
+    defaults = dict(zip(bench.__code__.co_varnames, bench.__defaults__ or (), strict=False))
+    assert calls[0] == defaults
+    assert calls[1] == defaults | {"models": ("s_coda_r1_8", "m_coda"), "batch": 2, "quick": True}
+
+
+def test_a_measurement_runs_in_a_process_of_its_own():
+    (peak,) = in_own_process(JOB | {"what": "memory", "by": "algorithm1"})["values"]
+    # layers 1 and 2 alone make 4 images · 16² positions · 16 units · 9·(6 + 16) weights of 4 bytes
+    assert peak > 4 * 16**2 * 16 * 9 * (6 + 16) * 4
+
+
+def test_a_failed_measurement_says_why():
+    with pytest.raises(RuntimeError, match=r"measuring step of nothing by codanet failed: .*nothing"):
+        in_own_process(JOB | {"model": "nothing", "what": "step", "by": "codanet"})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"models": ("s_codda",)}, "s_coda"),
+        ({"models": ()}, "no model to measure"),
+        ({"batch": 0}, "batch must be at least 1, not 0"),
+        ({"threads": -1}, "threads must be at least 1"),
+    ],
+)
+def test_wrong_settings_are_refused_before_any_work(monkeypatch, wrong, says):
+    monkeypatch.setattr(module, "in_own_process", lambda job: pytest.fail("measured"))
+    with pytest.raises(ValueError, match=says):
+        bench(**TINY | wrong)
+
+
+def test_wrong_outputs_are_refused_before_any_work(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "in_own_process", lambda job: pytest.fail("measured"))
+    for output in (tmp_path / "missing" / "bench.json", tmp_path / "bench.txt", tmp_path):
+        with pytest.raises(ValueError, match=r"must be a \.json file in an existing directory"):
+            bench(**TINY, output=output)
+
+
+def test_outside_a_checkout_it_says_so(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "ALGORITHM1", tmp_path / "algorithm1.py")
+    with pytest.raises(ValueError, match="from a source checkout"):
+        bench(**TINY)
+
+
+class TestAlgorithm1:
+    """The opponent is sound by itself: its dense matrices, its explanation and its forward pass agree."""
+
+    algorithm1 = load_algorithm1()
+
+    def net(self, act_func):
+        torch.manual_seed(0)
+        layer = self.algorithm1.Algorithm1Conv2d
+        layers = [layer(6, 4, 3, 3, 1, 1, act_func), layer(4, 5, 2, 3, 2, 1, act_func, bias=False)]
+        return self.algorithm1.Algorithm1Net(layers, 10.0, -2.0).double()
+
+    @pytest.mark.parametrize("name", ["sq", "l2", "l1"])
+    def test_explanation_is_the_product_of_dense_matrices(self, name):
+        net = self.net(self.algorithm1.ACT_FUNCS[name])
+        images = torch.rand(2, 3, 6, 7, dtype=torch.float64)
+        encoded = net.encode(images)
+        first, second = net.layers
+        matrix = second.dynamic_matrix(first(encoded)) @ first.dynamic_matrix(encoded)
+        matrix = matrix.view(2, 5, -1, encoded[0].numel()).sum(2) / 10.0  # [N, classes, C·H·W]
+        logits = torch.einsum("ncd,nd->nc", matrix, encoded.flatten(1)) - 2.0
+        torch.testing.assert_close(logits, net(images))
+        why = net.explain(images, torch.tensor([4, 1]))
+        torch.testing.assert_close(why.rows.flatten(1), torch.stack([matrix[0, 4], matrix[1, 1]]))
+        torch.testing.assert_close(why.contributions.sum((1, 2, 3)), torch.stack([logits[0, 4], logits[1, 1]]) + 2.0)
+        assert torch.equal(net.explain(images).targets, logits.argmax(1))
+
+    @pytest.mark.parametrize("name", ["sq", "l2", "l1"])
+    def test_zero_weights_give_zero_and_finite_gradients(self, name):
+        weights = torch.zeros(1, 4, 2, dtype=torch.float64, requires_grad=True)
+        out = self.algorithm1.ACT_FUNCS[name](weights, 1)
+        out.sum().backward()
+        assert (out == 0).all()
+        assert weights.grad.isfinite().all()

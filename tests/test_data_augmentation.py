@@ -1,0 +1,135 @@
+"""Augmentation against its slow, plain form; seeds; the caller's random state."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Generator, Tensor
+from torch.nn.functional import pad
+
+from codanet.data import DataError
+from codanet.data.augmentation import (
+    CenterCrop,
+    Compose,
+    FlipCrop,
+    RandAugment,
+    RandomCrop,
+    augmentation,
+    list_augmentations,
+)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small tensors gain nothing from threads, and on a busy machine wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def seeded(seed: int = 0) -> Generator:
+    return Generator().manual_seed(seed)
+
+
+def images(count: int = 12, channels: int = 3, side: int = 16) -> Tensor:
+    return torch.rand(count, channels, side, side, generator=seeded(99))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("name", list_augmentations())
+def test_every_augmentation(name: str, channels: int) -> None:
+    given = images(channels=channels)
+    before, state = given.clone(), torch.get_rng_state()
+    step = augmentation(name, 14 if name in ("imagenet", "centre-crop") else 16)
+    first, again, other = (step(given, seeded(seed)) for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert torch.equal(first, other) == (name in ("none", "centre-crop"))
+    assert torch.equal(given, before)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert first.dtype == torch.float32
+    assert first.shape == (12, channels, *([14, 14] if name in ("imagenet", "centre-crop") else [16, 16]))
+    assert first.min() >= 0
+    assert first.max() <= 1
+    assert not list(step.parameters())
+    assert not first.requires_grad
+
+
+def test_generator_moves_on() -> None:
+    generator, step = seeded(), FlipCrop()
+    assert not torch.equal(step(images(), generator), step(images(), generator))
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_flip_crop_is_a_window_of_the_padded_image(flip: bool) -> None:
+    given = images(200)
+    result = FlipCrop(4, flip=flip)(given, seeded())
+    found = set()
+    for before, after in zip(pad(given, [4] * 4), result, strict=True):
+        matches = [
+            (row, column, mirrored)
+            for mirrored in (False, True)
+            for row in range(9)
+            for column in range(9)
+            if torch.equal(after.flip(2) if mirrored else after, before[:, row : row + 16, column : column + 16])
+        ]
+        assert len(matches) == 1
+        found.add(matches[0])
+    assert {row for row, _, _ in found} == {column for _, column, _ in found} == set(range(9))
+    assert {mirrored for _, _, mirrored in found} == ({False, True} if flip else {False})
+
+
+def test_crops() -> None:
+    given = images(side=20)
+    assert torch.equal(CenterCrop(16)(given, seeded()), given[:, :, 2:18, 2:18])
+    assert RandomCrop((16, 18))(given, seeded()).shape == (12, 3, 16, 18)
+    assert torch.equal(RandomCrop(20)(given, seeded()), given)
+    for crop in (CenterCrop(21), RandomCrop(21)):
+        with pytest.raises(DataError, match="does not fit"):
+            crop(given, seeded())
+
+
+def test_rand_augment_draws_for_every_image() -> None:
+    same = images(1).expand(64, -1, -1, -1)
+    result = RandAugment(1, 9)(same, seeded())
+    assert len({row.numpy().tobytes() for row in result}) >= 10
+
+
+def test_rand_augment_magnitude_moves_more() -> None:
+    moved = [(RandAugment(2, m)(images(64), seeded()) - images(64)).abs().mean() for m in (1, 9)]
+    assert moved[1] > 0.05
+    assert moved[0] > 0
+
+
+def test_empty_and_single_batches() -> None:
+    for name in list_augmentations():
+        step = augmentation(name, 16)
+        assert step(images(1), seeded()).shape == (1, 3, 16, 16)
+        assert step(images(0), seeded()).shape == (0, 3, 16, 16)
+
+
+def test_compose_in_order() -> None:
+    result = Compose(CenterCrop(8), FlipCrop(2))(images(), seeded())
+    assert torch.equal(result, FlipCrop(2)(images()[:, :, 4:12, 4:12], seeded()))
+
+
+def test_bad_settings() -> None:
+    with pytest.raises(DataError, match="did you mean 'flip-crop'"):
+        augmentation("flipcrop", 32)
+    for n, m in ((0, 9), (2, 0), (2, 30)):
+        with pytest.raises(DataError, match="RandAugment"):
+            RandAugment(n, m)
+    with pytest.raises(DataError, match="Padding"):
+        FlipCrop(-1)
+
+
+def test_flip_crop_is_fast() -> None:
+    given, generator, step = torch.rand(512, 3, 32, 32), seeded(), FlipCrop()
+    step(given, generator)
+    times = []
+    for _ in range(5):
+        start = time.process_time()
+        step(given, generator)
+        times.append(time.process_time() - start)
+    assert min(times) / 512 < 1e-4  # processor seconds per image

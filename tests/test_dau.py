@@ -1,0 +1,298 @@
+"""The fast layer against Algorithm 1, and the unit's own theorems."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import codanet.norm
+from algorithm1 import Algorithm1Conv2d
+from codanet import DAUConv2d, DAULinear
+
+RESCALINGS = ["sq", "l2", "l1", lambda norm: 1 / (1 + norm)]
+# in_channels, out_channels, rank, kernel_size, stride, padding, height, width
+SHAPES = [
+    (6, 4, 3, 3, 1, 1, 7, 7),
+    (2, 5, 1, 3, 2, 1, 8, 5),
+    (4, 7, 6, 1, 1, 0, 4, 3),
+    (3, 3, 40, 3, 1, 1, 6, 6),  # rank above the patch's own size
+    (3, 6, 4, 7, 3, 3, 12, 9),
+    (2, 2, 2, 2, 1, 0, 4, 4),
+    (1, 1, 1, 3, 2, 0, 5, 5),
+]
+
+
+def relative(a: torch.Tensor, b: torch.Tensor, least: float = 1e-30) -> float:
+    return ((a - b).norm() / b.norm().clamp(min=least)).item()
+
+
+def compare(layer: DAUConv2d, x: torch.Tensor, tolerance: float) -> None:
+    """Values and all gradients of the layer and of Algorithm 1."""
+    slow = Algorithm1Conv2d.from_model(layer)
+    ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    out, expected = layer(ours), slow(theirs)
+    assert relative(out, expected) < tolerance
+    seed = torch.randn_like(expected)
+    layer.zero_grad()
+    out.backward(seed)
+    expected.backward(seed)
+    assert relative(ours.grad, theirs.grad) < tolerance
+    for mine, other in zip((layer.B.grad, layer.A.grad), slow.factor_gradients(), strict=True):
+        # at rank 1 without a bias, L2's gradient for B is zero but for rounding
+        assert relative(mine, other, least=1e-2) < tolerance
+
+
+@pytest.mark.parametrize("rescale", RESCALINGS)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("bias", [True, False])
+def test_layer_equals_algorithm_1(shape, rescale, bias):
+    channels, units, rank, kernel, stride, padding, height, width = shape
+    layer = DAUConv2d(channels, units, rank, kernel, stride, padding, rescale=rescale, bias=bias).double()
+    compare(layer, torch.rand(2, channels, height, width, dtype=torch.float64), 1e-10)
+
+
+@pytest.mark.parametrize("rescale", ["sq", "l2", "l1"])
+def test_recompute_and_small_blocks_change_nothing(rescale, monkeypatch):
+    monkeypatch.setattr("codanet.forms.BLOCK_BYTES", 4096)
+    layer = DAUConv2d(6, 8, 5, 3, rescale=rescale, recompute=True).double()
+    compare(layer, torch.rand(3, 6, 9, 9, dtype=torch.float64), 1e-10)
+
+
+@pytest.mark.parametrize("rescale", ["sq", "l2"])
+def test_gram_path_in_float64(rescale, monkeypatch):
+    """The path that float32 takes, in numbers that would show a wrong formula."""
+    monkeypatch.setattr(codanet.norm, "_is_direct", lambda *_: False)
+    layer = DAUConv2d(6, 8, 5, 3, rescale=rescale).double()
+    compare(layer, torch.rand(3, 6, 9, 9, dtype=torch.float64), 1e-9)
+    wide = DAUConv2d(4, 3, 35, 3, rescale=rescale).double()  # more than one step of the triangle
+    compare(wide, torch.rand(2, 4, 6, 6, dtype=torch.float64), 1e-9)
+
+
+@pytest.mark.parametrize("rescale", ["sq", "l2", "l1"])
+@pytest.mark.parametrize("direct", [True, False])
+def test_float32(rescale, direct, monkeypatch):
+    monkeypatch.setattr(codanet.norm, "_is_direct", lambda order, *_: direct or order != 2)
+    layer = DAUConv2d(16, 16, 32, 3, rescale=rescale)
+    compare(layer, torch.rand(2, 16, 12, 12), 1e-5)
+
+
+@pytest.mark.parametrize("rescale", ["sq", "l2", "l1"])
+def test_gradcheck(rescale):
+    layer = DAUConv2d(2, 3, 2, 3, 2, rescale=rescale).double()
+    x = torch.rand(2, 2, 5, 4, dtype=torch.float64, requires_grad=True)
+
+    def output(x, A, B):
+        return torch.func.functional_call(layer, {"A": A, "B": B}, (x,))
+
+    assert torch.autograd.gradcheck(output, (x, layer.A, layer.B))
+
+
+def test_gradcheck_of_the_transposed_layer():
+    layer = DAUConv2d(2, 3, 2, 3, 2).double()
+    x = torch.rand(2, 2, 5, 4, dtype=torch.float64, requires_grad=True)
+    rows = torch.randn(2, 2, 3, 3, 2, dtype=torch.float64, requires_grad=True)
+
+    def pulled(x, rows, A, B):
+        old = layer.A.data, layer.B.data
+        del layer._parameters["A"], layer._parameters["B"]
+        layer.A, layer.B = A, B
+        try:
+            return layer.pull(rows, layer.align(x)[1])
+        finally:
+            del layer.A, layer.B
+            layer.A, layer.B = torch.nn.Parameter(old[0]), torch.nn.Parameter(old[1])
+
+    A, B = (p.detach().clone().requires_grad_() for p in (layer.A, layer.B))
+    assert torch.autograd.gradcheck(pulled, (x, rows, A, B))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    channels=st.integers(1, 5),
+    units=st.integers(1, 6),
+    rank=st.integers(1, 9),
+    kernel=st.sampled_from([1, 2, 3, 5]),
+    stride=st.integers(1, 3),
+    height=st.integers(5, 9),
+    width=st.integers(5, 9),
+    rescale=st.sampled_from(["sq", "l2", "l1"]),
+    scale=st.sampled_from([1e-12, 1e-3, 1.0, 1e3, 1e12]),
+    seed=st.integers(0, 999),
+)
+def test_shapes_and_bound(channels, units, rank, kernel, stride, height, width, rescale, scale, seed):
+    """|DAU(p)| <= ‖p‖ at every patch (eq. 3), whatever the parameters and the input."""
+    torch.manual_seed(seed)
+    layer = DAUConv2d(channels, units, rank, kernel, stride, rescale=rescale)
+    layer.A.data *= scale
+    x = torch.randn(2, channels, height, width)
+    out = layer(x)
+    assert out.shape == (2, units, *layer.output_size(height, width))
+    assert out.isfinite().all()
+    energy = torch.nn.functional.conv2d(
+        x.square().sum(1, keepdim=True), torch.ones(1, 1, kernel, kernel), stride=stride, padding=layer.padding
+    )
+    assert (out.abs() <= energy.sqrt() * (1 + 1e-4) + 1e-30).all()
+
+
+def hard_cases():
+    """Layers and inputs in float64 whose weights nearly cancel, or are tiny or huge."""
+    torch.manual_seed(3)
+    for delta, rescale in itertools.product([1e-1, 1e-2, 3e-3], ["sq", "l2"]):
+        layer = DAUConv2d(8, 6, 12, 3, rescale=rescale).double()
+        x = torch.rand(2, 8, 10, 10, dtype=torch.float64)
+        patch = torch.nn.functional.unfold(x[:1], 3)[0, :, 17].view(8, 9).t().flatten()
+        with torch.no_grad():  # b = -(1 + δ) A z at one patch
+            layer.A[-1] = -(1 + delta) * torch.einsum("r,rjd->jd", layer.B @ patch, layer.A[:-1])
+        yield f"cancelling {delta} {rescale}", layer, x, patch
+    for size, rescale in itertools.product([1e-18, 1e-9, 1e9, 1e18], ["sq", "l2"]):
+        layer = DAUConv2d(8, 6, 12, 3, rescale=rescale).double()
+        with torch.no_grad():
+            layer.A *= size
+        x = torch.rand(2, 8, 10, 10, dtype=torch.float64)
+        yield f"size {size} {rescale}", layer, x, None
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "x", "patch"), list(hard_cases()), ids=lambda v: v if isinstance(v, str) else ""
+)
+@pytest.mark.parametrize("direct", [True, False])
+def test_hard_cases_in_float32(name, layer, x, patch, direct, monkeypatch):
+    """float32 against a float64 oracle with the same, rounded, parameters: within 1e-4, or what rounding z itself costs."""
+    fast = DAUConv2d(8, 6, 12, 3, rescale=layer.rescale)
+    fast.load_state_dict({k: v.float() for k, v in layer.state_dict().items()})
+    oracle = Algorithm1Conv2d.from_model(fast).double()
+    x = x.float()
+    expected = oracle(x.double())
+    monkeypatch.setattr(codanet.norm, "_is_direct", lambda *_: direct)
+    out = fast(x)
+    assert relative(out.double(), expected) < 1e-4
+    assert ((out - expected).abs().max() / expected.abs().max()) < 1e-4
+    seed = torch.randn_like(out)
+    out.backward(seed)
+    expected.backward(seed.double())
+    for mine, other in zip((fast.B.grad, fast.A.grad), oracle.factor_gradients(), strict=True):
+        assert mine.isfinite().all()
+        assert relative(mine.double(), other) < 1e-4
+
+
+@pytest.mark.parametrize("rescale", ["sq", "l2", "l1"])
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("bias", ["none", "zero", "some"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_zero_patches(rescale, direct, bias, dtype, monkeypatch):
+    monkeypatch.setattr(codanet.norm, "_is_direct", lambda order, *_: direct or order != 2)
+    layer = DAUConv2d(3, 4, 5, 3, rescale=rescale, bias=bias != "none").to(dtype)
+    if bias == "zero":
+        layer.A.data[-1] = 0
+    x = torch.rand(2, 3, 9, 9, dtype=dtype)
+    x[:, :, :6] = 0  # whole patches of zeros
+    x.requires_grad_()
+    out = layer(x)
+    assert (out[:, :, :5] == 0).all()
+    out.sum().backward()
+    assert all(g.isfinite().all() for g in (x.grad, layer.A.grad, layer.B.grad))
+    layer.A.data.zero_()  # weights that are zero everywhere
+    out = layer(x)
+    assert (out == 0).all()
+    out.sum().backward()
+    assert all(g.isfinite().all() for g in (x.grad, layer.A.grad, layer.B.grad))
+
+
+@pytest.mark.parametrize("rescale", ["sq", "l2"])
+def test_singular_gram_matrices(rescale, monkeypatch):
+    """Rows of A that repeat each other leave nothing for Cholesky to divide by."""
+    monkeypatch.setattr(codanet.norm, "_is_direct", lambda *_: False)
+    layer = DAUConv2d(3, 4, 6, 3, rescale=rescale)
+    with torch.no_grad():
+        layer.A[3:] = layer.A[0]
+    compare(layer, torch.rand(2, 3, 6, 6), 1e-4)
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e-10, 1e10, 1e18])
+@pytest.mark.parametrize("rescale", ["sq", "l2", "l1"])
+def test_tiny_and_huge_inputs(size, rescale):
+    layer = DAUConv2d(3, 4, 5, 3, rescale=rescale, bias=False)
+    x = (torch.rand(2, 3, 6, 6) * size).requires_grad_()
+    expected = Algorithm1Conv2d.from_model(layer).double()(x.double())
+    out = layer(x)
+    assert relative(out.double() / size, expected / size) < 1e-4 or expected.abs().max() < 1e-38
+    (out.sum() / size).backward()
+    assert all(g.isfinite().all() for g in (x.grad, layer.A.grad, layer.B.grad))
+
+
+def test_autocast_keeps_norms_in_float32():
+    layer = DAUConv2d(16, 16, 8, 3)
+    x = torch.rand(2, 16, 8, 8, requires_grad=True)
+    expected = layer(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        out, weights = layer.align(x)
+    assert out.dtype == torch.bfloat16
+    assert weights.scale.dtype == torch.float32
+    assert relative(out.float(), expected) < 0.02
+    out.float().sum().backward()
+    assert layer.A.grad.dtype == torch.float32
+    assert x.grad.isfinite().all()
+    pure = layer.to(torch.bfloat16)(x.bfloat16())
+    assert relative(pure.float(), expected) < 0.03
+
+
+def test_linear_equals_one_by_one_convolution():
+    linear, conv = DAULinear(7, 4, 3).double(), DAUConv2d(7, 4, 3, 1).double()
+    conv.load_state_dict(linear.state_dict())
+    x = torch.randn(5, 7, dtype=torch.float64)
+    assert torch.allclose(linear(x), conv(x[:, :, None, None])[:, :, 0, 0], rtol=1e-12)
+    out, weights = linear.align(x.view(5, 1, 7))
+    rows = linear.pull(torch.eye(4, dtype=torch.float64).expand(5, 1, 4, 4), weights)  # [5, 1, 4, 7]
+    assert torch.allclose((rows * x.view(5, 1, 1, 7)).sum(-1), out, rtol=1e-12)
+
+
+def test_dense_matrix():
+    layer = DAUConv2d(2, 3, 4, 3, 2).double()
+    x = torch.rand(2, 2, 5, 5, dtype=torch.float64)
+    out, weights = layer.align(x)
+    entries = out[0].numel()
+    rows = torch.eye(entries, dtype=torch.float64).view(1, entries, *out.shape[1:]).expand(2, -1, -1, -1, -1)
+    expected = Algorithm1Conv2d.from_model(layer).dynamic_matrix(x)
+    assert torch.allclose(layer.pull(rows, weights).flatten(2), expected, atol=1e-13)
+    with torch.no_grad():  # the way that makes the weights of a block of patches
+        assert torch.allclose(layer.pull(rows, weights).flatten(2), expected, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((3, 4, 0, 3), "rank is 0"),
+        ((3, 4, 2, 0), "kernel_size is 0"),
+        ((0, 4, 2, 3), "in_channels is 0"),
+        ((3, 4, 2, 3, 0), "stride is 0"),
+        ((3, 4, 2, 3, 1, -1), "padding is -1"),
+        ((3, 4, 1.5, 3), "rank is 1.5"),
+        ((3, 4, 2, "3"), "kernel_size is '3'"),
+    ],
+)
+def test_bad_sizes(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        DAUConv2d(*arguments)
+
+
+def test_bad_rescale_and_shapes():
+    with pytest.raises(ValueError, match="did you mean 'l2'"):
+        DAUConv2d(3, 4, 2, 3, rescale="l22")
+    with pytest.raises(ValueError, match="one factor"):
+        DAUConv2d(3, 4, 2, 3, rescale=lambda norm: 3)
+    with pytest.raises(ValueError, match=r"must be \[N, 3, H, W\]"):
+        DAUConv2d(3, 4, 2, 3)(torch.rand(2, 4, 5, 5))
+    with pytest.raises(ValueError, match="too small"):
+        DAUConv2d(3, 4, 2, 7, padding=0)(torch.rand(2, 3, 5, 5))
+    with pytest.raises(ValueError, match="last dimension must be 3"):
+        DAULinear(3, 4, 2)(torch.rand(2, 4))
+
+
+def test_double_backward_is_refused_in_words():
+    layer = DAULinear(3, 2, 2)
+    x = torch.rand(4, 3, requires_grad=True)
+    (grad,) = torch.autograd.grad(layer(x).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()

@@ -1,0 +1,161 @@
+"""Files that come back as they were, and files that are refused whole."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import codanet
+from algorithm1 import Algorithm1Net
+from codanet import create_model
+
+
+@pytest.fixture
+def model():
+    return create_model(
+        "nano_coda", 3, rescale="l2", temperature=7.5, class_names=("ant", "bee", "cat"), image_size=(12, 10)
+    )
+
+
+def test_round_trip(model, tmp_path):
+    path = codanet.save(model, tmp_path / "deep" / "model.safetensors", provenance={"recipe": "none", "seed": 4})
+    again = codanet.load(path)
+    assert not again.training
+    for name in ("name", "architecture", "temperature", "logit_bias", "rescale", "class_names", "image_size"):
+        assert getattr(again, name) == getattr(model, name)
+    assert again.provenance == {"recipe": "none", "seed": 4}
+    x = torch.rand(2, 3, 12, 10)
+    assert torch.equal(again(x), model(x))
+    again(x).sum().backward()  # loaded weights can be trained on
+    codanet.save(again, path)  # and what is known of them goes along
+    assert codanet.load(path).provenance["seed"] == 4
+    with safe_open(path, "pt") as file:
+        assert json.loads(file.metadata()["codanet"])["class_names"] == ["ant", "bee", "cat"]
+    assert [p.name for p in path.parent.iterdir()] == ["model.safetensors"]
+
+
+@pytest.mark.parametrize("damage", ["missing", "folder", "empty", "cut", "text", "foreign", "format", "header"])
+def test_bad_files(model, tmp_path, damage):
+    path = codanet.save(model, tmp_path / "model.safetensors")
+    if damage == "missing":
+        path.unlink()
+    elif damage == "folder":
+        path = tmp_path
+    elif damage == "empty":
+        path.write_bytes(b"")
+    elif damage == "cut":
+        path.write_bytes(path.read_bytes()[:-100])
+    elif damage == "text":
+        path.write_text("not weights at all " * 50)
+    elif damage == "foreign":
+        save_file({"weight": torch.zeros(3)}, path)
+    else:
+        header = {"format": 99} if damage == "format" else {"format": 1, "layers": 3}
+        save_file(model.state_dict(), path, metadata={"codanet": json.dumps(header)})
+    with pytest.raises(ValueError, match=str(path)):
+        codanet.load(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t: t.pop("layers.1.A"), r"missing \['layers.1.A'\]"),
+        (lambda t: t.update(extra=torch.zeros(2)), r"unexpected \['extra'\]"),
+        (lambda t: t.update({"layers.0.B": torch.zeros(2, 2)}), "layers.0.B of shape"),
+        (lambda t: t["layers.0.B"].fill_(float("nan")), "not finite"),
+    ],
+)
+def test_tensors_that_do_not_fit(model, tmp_path, change, words):
+    path = codanet.save(model, tmp_path / "model.safetensors")
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    change(tensors)
+    save_file(tensors, path, metadata=metadata)
+    with pytest.raises(ValueError, match=words):
+        codanet.load(path)
+
+
+def test_saving_is_all_or_nothing(model, tmp_path, monkeypatch):
+    path = codanet.save(model, tmp_path / "model.safetensors")
+    before = path.read_bytes()
+
+    def fails(tensors, name, metadata):
+        with open(name, "wb") as file:
+            file.write(b"half")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("codanet.weights.save_file", fails)
+    with pytest.raises(OSError, match="no space"):
+        codanet.save(model, path)
+    assert path.read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 1
+    with pytest.raises(ValueError, match="is a folder"):
+        codanet.save(model, tmp_path)
+    with pytest.raises(ValueError, match="rescales with a function"):
+        codanet.save(create_model("nano_coda", rescale=lambda n: 1 / (1 + n)), path)
+
+
+def published(model) -> dict[str, torch.Tensor]:
+    """The model's parameters as the paper's published code lays them out."""
+    state = {}
+    for index, layer in enumerate(Algorithm1Net.from_model(model).layers):
+        state[f"network.{index}.weighting_f.0.weight"] = layer.dim_reduction.weight.detach()
+        state[f"network.{index}.weighting_f.1.weight"] = layer.weightings.weight.detach()
+        if layer.weightings.bias is not None:
+            state[f"network.{index}.weighting_f.1.bias"] = layer.weightings.bias.detach()
+    return state
+
+
+@pytest.mark.parametrize("name", ["s_coda", "s_coda_r1_8", "nano_coda"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_import_of_the_published_layout(name, bias, tmp_path):
+    model = create_model(name, 5, bias=bias)
+    state = published(model)
+    torch.save({"epoch": 3, "state_dict": state}, tmp_path / "model.pt")
+    x = torch.rand(2, 3, 8, 8)
+    for source in (state, tmp_path / "model.pt"):
+        again = codanet.import_state_dict(source)
+        assert again.name == name
+        assert torch.equal(again(x), model(x))
+
+
+def test_import_refuses_what_it_does_not_know(tmp_path):
+    state = published(create_model("nano_coda"))
+    with pytest.raises(ValueError, match="no registered model"):
+        codanet.import_state_dict(dict(list(state.items())[:3]))
+    with pytest.raises(ValueError, match="unexpected entry 'fc.weight'"):
+        codanet.import_state_dict({**state, "fc.weight": torch.zeros(1)})
+    with pytest.raises(ValueError, match="lacks"):
+        codanet.import_state_dict({k: v for k, v in state.items() if k != "network.1.weighting_f.1.weight"})
+    with pytest.raises(ValueError, match="not in the published code's layout"):
+        codanet.import_state_dict({"weight": torch.zeros(2)})
+    with pytest.raises(ValueError, match="is not a file"):
+        codanet.import_state_dict(tmp_path / "none.pt")
+    with pytest.raises(ValueError, match="does not fit the model: missing"):
+        codanet.import_state_dict(state, "s_coda")
+    with pytest.raises(ValueError, match="layers.0.B of shape"):
+        codanet.import_state_dict(published(create_model("s_coda_r1_8")), "s_coda")
+
+    class Evil:
+        def __reduce__(self):
+            return print, ("executed",)
+
+    torch.save({"model": Evil()}, tmp_path / "evil.pt")
+    with pytest.raises(ValueError, match="refused"):
+        codanet.import_state_dict(tmp_path / "evil.pt")
+
+
+def test_core_import_is_lean():
+    """`import codanet` loads torch, numpy, pillow and safetensors, and nothing else that has to be installed."""
+    code = (
+        "import sys, torch; before = set(sys.modules); import codanet; "
+        "print(*sorted({m.split('.')[0] for m in set(sys.modules) - before}))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    foreign = {m for m in loaded if m not in sys.stdlib_module_names and not m.startswith("_")}
+    assert foreign <= {"codanet", "torch", "numpy", "PIL", "safetensors"}
