@@ -15,6 +15,7 @@ derivatives and everything is differentiable, the explanations included.
 import math
 import os
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ def blocks(rows: int, numbers_per_row: int, like: Tensor) -> list[slice]:
     """Slices of rows whose products fit the cache; on an accelerator, or when compiling, one slice of everything."""
     if like.device.type != "cpu" or torch.compiler.is_compiling():
         return [slice(0, rows)]
-    step = max(BLOCK_BYTES // (numbers_per_row * like.element_size()), 64)
+    step = max(BLOCK_BYTES // (numbers_per_row * like.element_size()), 1)
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
@@ -76,18 +77,20 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         total += left @ right
 
 
-def _pull(t: Tensor, z: Tensor, weight: Tensor, patches: Tensor, products: Tensor | None) -> tuple[Tensor, ...]:
+def _pull(
+    t: Tensor, z: Tensor, weight: Tensor, patches: Tensor, products: Sequence[Tensor] = ()
+) -> tuple[Tensor, ...]:
     """The derivatives of Σ_pj t_pj u_pjᵀ p with respect to p [P, d], z [P, R] and Â [R, n, d]."""
     rank, units, size = weight.shape
     matrix = weight.view(rank * units, size)
-    rows = blocks(len(t), 2 * rank * units, z)
+    rows = blocks(len(t), rank * units, z)
     work, again = Workspace(rows, (rank, units), z), Workspace(rows, (rank, units), patches, slot=1)
     grad_patches, grad_z, grad_matrix = torch.empty_like(patches), torch.empty_like(z), z.new_zeros(matrix.shape)
-    for block in rows:
-        if products is None:  # [b, R, n]
-            part = torch.mm(patches[block], matrix.t(), out=flat(again.out(block))).view(-1, rank, units)
+    for index, block in enumerate(rows):
+        if products:
+            part = products[index]  # [b, R, n]
         else:
-            part = products[block]
+            part = torch.mm(patches[block], matrix.t(), out=flat(again.out(block))).view(-1, rank, units)
         grad_z[block] = torch.mul(part, t[block].unsqueeze(1), out=work.out(block)).sum(2)
         outer = torch.mul(z[block].unsqueeze(2), t[block].unsqueeze(1), out=work.out(block))
         outer = outer.flatten(1).to(matrix.dtype)
@@ -96,18 +99,19 @@ def _pull(t: Tensor, z: Tensor, weight: Tensor, patches: Tensor, products: Tenso
     return grad_patches, grad_z, grad_matrix.to(weight.dtype).view_as(weight)
 
 
-def _product(patches: Tensor, z: Tensor, weight: Tensor, products: Tensor | None) -> Tensor:
-    """u_jᵀp [P, n]; the products Â_rjᵀp are left in `products` [P, R, n] where that is given."""
+def _product(patches: Tensor, z: Tensor, weight: Tensor, keep: bool) -> tuple[Tensor, list[Tensor]]:
+    """u_jᵀp [P, n], and, if they are to be kept, the products Â_rjᵀp of every block, [b, R, n]."""
     rank, units, size = weight.shape
     matrix = weight.view(rank * units, size)
     rows = blocks(len(patches), rank * units, z)
     work = Workspace(rows, (rank, units), patches)
-    out = z.new_empty(len(patches), units)
+    out, products = z.new_empty(len(patches), units), []
     for block in rows:
-        into = work.out(block) if products is None else products[block]
-        part = torch.mm(patches[block], matrix.t(), out=flat(into)).view(-1, rank, units)
+        part = torch.mm(patches[block], matrix.t(), out=None if keep else flat(work.out(block))).view(-1, rank, units)
         out[block] = torch.bmm(z[block].unsqueeze(1), part.to(z.dtype)).squeeze(1)
-    return out
+        if keep:
+            products.append(part)
+    return out, products
 
 
 def _transpose(t: Tensor, z: Tensor, weight: Tensor) -> Tensor:
@@ -128,16 +132,15 @@ class Product(Function):
 
     @staticmethod
     def forward(ctx: Any, patches: Tensor, z: Tensor, weight: Tensor, keep: bool) -> Tensor:
-        # U [P, R, n] is d/n times smaller than the weights w(x) would be; kept, it saves a third of the backward pass
-        products = patches.new_empty(len(patches), *weight.shape[:2]) if keep and any(ctx.needs_input_grad) else None
-        out = _product(patches, z, weight, products)
-        ctx.save_for_backward(patches, z, weight, products)
+        # the products are d/R times smaller than the weights w(x) would be, and save a third of the backward pass
+        out, products = _product(patches, z, weight, keep)
+        ctx.save_for_backward(patches, z, weight, *products)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
-        patches, z, weight, products = ctx.saved_tensors
+        patches, z, weight, *products = ctx.saved_tensors
         return *_pull(grad, z, weight, patches, products), None
 
 
@@ -153,8 +156,6 @@ class Transpose(Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         t, z, weight = ctx.saved_tensors
-        rank, units, size = weight.shape
-        products = (grad @ weight.view(rank * units, size).t()).view(-1, rank, units)
-        grad_t = torch.bmm(z.unsqueeze(1), products.to(z.dtype)).squeeze(1)
+        grad_t, products = _product(grad, z, weight, keep=True)
         _, grad_z, grad_weight = _pull(t, z, weight, grad, products)
         return grad_t, grad_z, grad_weight

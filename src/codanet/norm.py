@@ -4,6 +4,7 @@
 are more patches than a few R. Symbols as in `forms.py`.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -36,14 +37,17 @@ def gram_matrix(weight: Tensor) -> Gram:
     with a shift near float32's own resolution, which keeps a singular G factorable.
     """
     wide = torch.float32 if weight.device.type == "mps" else torch.float64  # MPS has no float64
-    columns = weight.detach().to(wide).transpose(0, 1)  # [n, R, d]
-    gram = torch.bmm(columns, columns.transpose(1, 2))
+    rank, units, size = weight.shape
+    gram = weight.new_empty(units, rank, rank, dtype=wide)
+    for some in blocks(units, 4 * rank * size, gram):  # [m, R, d] at a time: the copy in float64 stays in the cache
+        columns = weight.detach()[:, some].to(wide).transpose(0, 1)
+        torch.bmm(columns, columns.transpose(1, 2), out=gram[some])
     largest = gram.diagonal(dim1=1, dim2=2).amax(1)
     square = torch.where(largest > 0, largest, torch.ones_like(largest))  # s² [n]
     gram = gram / square[:, None, None]
     diagonal = gram.diagonal(dim1=1, dim2=2)
     empty = diagonal == 0  # a row of zeros in Â gets a pivot of 1 and loses it again
-    shift = 4 * weight.shape[0] * torch.finfo(wide).eps * diagonal + empty
+    shift = 4 * rank * torch.finfo(wide).eps * diagonal + empty
     factor, _ = torch.linalg.cholesky_ex(gram + torch.diag_embed(shift))
     factor = factor.masked_fill(empty.unsqueeze(2), 0)
     narrow = weight.dtype
@@ -51,16 +55,17 @@ def gram_matrix(weight: Tensor) -> Gram:
     return Gram(square.sqrt().to(narrow), gram, factor)
 
 
-_TRIANGLE = 32  # rows of L taken at a time, to skip most of its zero half
+_TRIANGLE = 40  # about how many columns of L are taken at a time, to skip most of its zero half
 
 
 def _gram_norm(z: Tensor, factor: Tensor) -> Tensor:
     """‖Lᵀz‖, [P, n]."""
     rank, _, units = factor.shape
-    rows = blocks(len(z), rank * units, z)
+    step = math.ceil(rank / max(1, round(rank / _TRIANGLE)))
+    rows = blocks(len(z), step * units, z)
     out = z.new_zeros(len(z), units)
-    for start in range(0, rank, _TRIANGLE):
-        part = factor[start:, start : start + _TRIANGLE]  # [R - start, m, n]; what is above it is zero
+    for start in range(0, rank, step):
+        part = factor[start:, start : start + step]  # [R - start, m, n]; what is above it is zero
         work = Workspace(rows, part.shape[1:], z)
         for block in rows:
             product = torch.mm(z[block, start:], part.flatten(1), out=flat(work.out(block)))
