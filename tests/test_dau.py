@@ -159,7 +159,7 @@ def hard_cases():
 )
 @pytest.mark.parametrize("direct", [True, False])
 def test_hard_cases_in_float32(name, layer, x, patch, direct, monkeypatch):
-    """float32 against a float64 oracle with the same, rounded, parameters: within 1e-4, or what rounding z itself costs."""
+    """float32 against a float64 oracle with the same, rounded, parameters: within 1e-4."""
     fast = DAUConv2d(8, 6, 12, 3, rescale=layer.rescale)
     fast.load_state_dict({k: v.float() for k, v in layer.state_dict().items()})
     oracle = Algorithm1Conv2d.from_model(fast).double()

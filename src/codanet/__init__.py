@@ -1,5 +1,6 @@
 """Convolutional Dynamic Alignment Networks: classifiers whose every decision is an exact sum of pixel contributions."""
 
+from .data.image import read_image
 from .dau import DAUConv2d, DAULinear
 from .explanation import Explanation
 from .network import CoDANet
@@ -17,5 +18,6 @@ __all__ = [
     "import_state_dict",
     "list_models",
     "load",
+    "read_image",
     "save",
 ]

@@ -13,7 +13,10 @@ Target = None | int | str | Sequence[int] | Sequence[str] | Sequence[Sequence[in
 
 @dataclass(frozen=True)
 class Explanation:
-    """logits[n, targets] = Σ contributions + bias, exactly. K is there only if several targets per image were asked for."""
+    """logits[n, targets] = Σ contributions + bias, exactly.
+
+    K is there only if several targets per image were asked for.
+    """
 
     logits: Tensor  # [N, classes]
     targets: Tensor  # [N] or [N, K]
@@ -78,7 +81,7 @@ def _class_number(target: object, classes: int, names: Sequence[str] | None) -> 
 def resolve_targets(
     target: Target, number: int, classes: int, names: Sequence[str] | None
 ) -> tuple[Tensor | None, bool]:
-    """Targets as class numbers [N, K], or None for the predicted class; and whether several per image were asked for."""
+    """Targets as class numbers [N, K], or None for the predicted class; and whether several per image are wanted."""
     if target is None:
         return None, False
     if isinstance(target, str) and target == "all":

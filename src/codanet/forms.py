@@ -37,7 +37,12 @@ def blocks(rows: int, numbers_per_row: int, like: Tensor) -> list[slice]:
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
-_scratch = threading.local()
+class _Scratch(threading.local):
+    def __init__(self) -> None:
+        self.buffers: dict[tuple[torch.dtype, int], Tensor] = {}
+
+
+_scratch = _Scratch()
 
 
 class Workspace:
@@ -57,11 +62,10 @@ class Workspace:
 
 
 def _buffer(numbers: int, dtype: torch.dtype, slot: int) -> Tensor:
-    buffers: dict[tuple[torch.dtype, int], Tensor] = _scratch.__dict__
-    held = buffers.get((dtype, slot))
+    held = _scratch.buffers.get((dtype, slot))
     if held is None or len(held) < numbers:
         with torch.inference_mode(False):
-            held = buffers[dtype, slot] = torch.empty(numbers, dtype=dtype)
+            held = _scratch.buffers[dtype, slot] = torch.empty(numbers, dtype=dtype)
     return held[:numbers]
 
 
@@ -78,14 +82,15 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 def _pull(
-    t: Tensor, z: Tensor, weight: Tensor, patches: Tensor, products: Sequence[Tensor] = ()
-) -> tuple[Tensor, ...]:
-    """The derivatives of Σ_pj t_pj u_pjᵀ p with respect to p [P, d], z [P, R] and Â [R, n, d]."""
+    t: Tensor, z: Tensor, weight: Tensor, patches: Tensor, products: Sequence[Tensor], for_patches: bool
+) -> tuple[Tensor | None, Tensor, Tensor]:
+    """The derivatives of Σ_pj t_pj u_pjᵀ p with respect to p [P, d], if asked for, z [P, R] and Â [R, n, d]."""
     rank, units, size = weight.shape
     matrix = weight.view(rank * units, size)
     rows = blocks(len(t), rank * units, z)
     work, again = Workspace(rows, (rank, units), z), Workspace(rows, (rank, units), patches, slot=1)
-    grad_patches, grad_z, grad_matrix = torch.empty_like(patches), torch.empty_like(z), z.new_zeros(matrix.shape)
+    grad_patches = torch.empty_like(patches) if for_patches else None
+    grad_z, grad_matrix = torch.empty_like(z), z.new_zeros(matrix.shape)
     for index, block in enumerate(rows):
         if products:
             part = products[index]  # [b, R, n]
@@ -94,7 +99,8 @@ def _pull(
         grad_z[block] = torch.mul(part, t[block].unsqueeze(1), out=work.out(block)).sum(2)
         outer = torch.mul(z[block].unsqueeze(2), t[block].unsqueeze(1), out=work.out(block))
         outer = outer.flatten(1).to(matrix.dtype)
-        torch.mm(outer, matrix, out=grad_patches[block])
+        if grad_patches is not None:
+            torch.mm(outer, matrix, out=grad_patches[block])
         add_product(grad_matrix, outer.t(), patches[block])
     return grad_patches, grad_z, grad_matrix.to(weight.dtype).view_as(weight)
 
@@ -141,7 +147,7 @@ class Product(Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         patches, z, weight, *products = ctx.saved_tensors
-        return *_pull(grad, z, weight, patches, products), None
+        return *_pull(grad, z, weight, patches, products, for_patches=ctx.needs_input_grad[0]), None
 
 
 class Transpose(Function):
@@ -157,5 +163,5 @@ class Transpose(Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         t, z, weight = ctx.saved_tensors
         grad_t, products = _product(grad, z, weight, keep=True)
-        _, grad_z, grad_weight = _pull(t, z, weight, grad, products)
+        _, grad_z, grad_weight = _pull(t, z, weight, grad, products, for_patches=False)
         return grad_t, grad_z, grad_weight

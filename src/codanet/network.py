@@ -104,7 +104,8 @@ class CoDANet(nn.Module):
         if not isinstance(images, Tensor) or images.ndim != 4 or images.shape[1] not in (channels, 2 * channels):
             given = f"a tensor of shape {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
             raise ValueError(
-                f"images are {given}: they must be [N, {channels}, H, W], or [N, {2 * channels}, H, W] if encoded as [x, 1-x]"
+                f"images are {given}: they must be [N, {channels}, H, W], "
+                f"or [N, {2 * channels}, H, W] if encoded as [x, 1-x]"
             )
         if not images.is_floating_point():
             raise ValueError(

@@ -1,7 +1,7 @@
 """Rescalings g(u) = α(‖u‖) u of the unscaled weights (eq. 2), as functions of the norm.
 
-Each takes the norm divided by a positive `unit`, and that unit, and gives unit · α(unit · norm): the factor of the weight
-divided by the same unit. So the norm's own scale, however large or small, cancels before it can overflow.
+Each takes the norm divided by a positive `unit`, and that unit, and gives unit · α(unit · norm): the factor of the
+weight divided by the same unit. So the norm's own scale, however large or small, cancels before it can overflow.
 """
 
 from collections.abc import Callable
@@ -57,7 +57,7 @@ def rescaling(rescale: str | Callable[[Tensor], Tensor]) -> Rescaling:
         answer = rescale(probe)
         if not isinstance(answer, Tensor) or answer.shape != probe.shape:
             raise ValueError(
-                f"rescale function gave {answer!r} for {probe}: it must return one factor α(‖u‖) for each norm it is given"
+                f"rescale function gave {answer!r} for {probe}: it must return one factor α(‖u‖) for each norm"
             )
         return _from_function(rescale)
     if rescale not in RESCALINGS:

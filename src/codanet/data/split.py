@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
-from torch.utils.data import DataLoader, Dataset, Sampler, SequentialSampler
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from codanet.data.error import DataError
 from codanet.data.image import decode, fit, size_pair, to_tensor
@@ -111,35 +111,49 @@ class ImageData:
 class Shuffle(Sampler[int]):
     """A random order that depends on the seed and the epoch alone, so that a resumed run sees what it would have seen.
 
-    A training loop may call `set_epoch`; otherwise each pass is the next epoch.
+    A training loop may call `set_epoch`; otherwise each pass is the next epoch. Of several processes each takes every
+    `world`-th image, all as many, so that their batches together are the batch that one process would have taken.
     """
 
-    def __init__(self, split: Split, seed: int = 0) -> None:
+    def __init__(self, split: Split, seed: int = 0, rank: int = 0, world: int = 1) -> None:
         self.split, self.seed, self.epoch = split, seed, 0
+        self.rank, self.world = rank, world
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return len(self.split)
+        return len(self.split) // self.world
 
     def __iter__(self) -> Iterator[int]:
         # one 64-bit seed of (seed, epoch): neighbouring pairs never share a stream
         generator = torch.Generator().manual_seed((self.seed % 2**31) * 2**31 + self.epoch)
         self.epoch += 1
-        return iter(torch.randperm(len(self.split), generator=generator).tolist())
+        order = torch.randperm(len(self.split), generator=generator).tolist()
+        return iter(order[self.rank : len(self) * self.world : self.world])
 
 
 def batches(
-    split: Split, batch_size: int, *, shuffle: bool = False, seed: int = 0, workers: int = 0, drop_last: bool = False
+    split: Split,
+    batch_size: int,
+    *,
+    shuffle: bool = False,
+    seed: int = 0,
+    workers: int = 0,
+    drop_last: bool = False,
+    rank: int = 0,
+    world: int = 1,
 ) -> DataLoader[Batch]:
-    """Batches (uint8 [n, C, H, W], int64 [n]); the caller's random state is left alone."""
+    """Batches (uint8 [n, C, H, W], int64 [n]), or the share of process `rank` of `world` of them.
+
+    The caller's random state is left alone.
+    """
     if batch_size < 1 or workers < 0:
         raise DataError(f"Batch size {batch_size} with {workers} workers: pass at least 1 image and 0 workers or more.")
     return DataLoader(
         split,
         batch_size=batch_size,
-        sampler=Shuffle(split, seed) if shuffle else SequentialSampler(split),
+        sampler=Shuffle(split, seed, rank, world) if shuffle else range(rank, len(split), world),
         num_workers=workers,
         collate_fn=whole,
         drop_last=drop_last,

@@ -1,0 +1,338 @@
+"""Training on Lightning: `train("digits")`, `train("my/pictures")`; stopped, it goes on where it stopped."""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import math
+import os
+import platform
+import shutil
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from . import __version__
+from .data import ImageData, batches, load_data
+from .data.augmentation import augmentation
+from .network import CoDANet
+from .objective import classification_loss, objective
+from .run import BEST, LAST, MODEL, Checkpoints, ContributionMaps, Divergence, Lines, progress_bar
+from .settings import FREE, Recipe, Settings, changed, load_recipe
+from .weights import save
+from .zoo import create_model
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run has left behind."""
+
+    folder: Path
+    weights: Path  # safetensors
+    accuracy: float  # on the validation images, after the last epoch
+    epochs: int
+    hours: float
+    settings: Settings
+
+
+def learning_rate_factor(settings: Settings, epoch: int, progress: float) -> float:
+    """The learning rate over `settings.learning_rate`, at an epoch and at a share of the whole run."""
+    if settings.schedule == "constant":
+        return 1.0
+    if settings.schedule == "one-cycle":
+        rise = 0.2
+        return progress / rise if progress < rise else max(0.0, (1 - progress) / (1 - rise))
+    if epoch < settings.warmup_epochs:
+        start = settings.warmup_from / settings.learning_rate
+        return start + (1 - start) * epoch / settings.warmup_epochs
+    return 0.5 ** (epoch // settings.halve_every)
+
+
+class Classification(LightningModule):
+    """A CoDA-Net with its data, loss, optimiser and schedule."""
+
+    def __init__(self, model: CoDANet, data: ImageData, settings: Settings):
+        super().__init__()
+        self.model, self.data, self.settings = model, data, settings
+        self.compiled = torch.compile(model) if settings.compile and not settings.regularisation else None
+        self.augmentation: nn.Module = augmentation(settings.augmentation, model.image_size or data.image_size)
+        larger = model.image_size is not None and data.image_size != model.image_size
+        self.fitting: nn.Module = augmentation("centre-crop" if larger else "none", model.image_size or data.image_size)
+        self.seconds = 0.0  # of training, over all the times that the run was taken up
+        self.counts = torch.zeros(3, dtype=torch.float64)
+
+    def _loader(self, train: bool) -> DataLoader[Any]:
+        share = self.trainer.world_size * self.settings.accumulate
+        split = self.data.train if train else self.data.val
+        in_memory = hasattr(split, "images")
+        return batches(
+            split,
+            self.settings.batch_size // share if train else 256,
+            shuffle=train,
+            seed=self.settings.seed,
+            workers=0 if in_memory else self.settings.workers,
+            rank=self.global_rank,
+            world=self.trainer.world_size,
+        )
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        return self._loader(train=True)
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        return self._loader(train=False)
+
+    def generator(self, batch: int) -> torch.Generator:
+        """Of what is random in a batch: the same whether the run was interrupted before it or not."""
+        seed = ((self.settings.seed % 2**16 * 2**12 + self.current_epoch) * 2**24 + batch) * 2**8 + self.global_rank
+        return torch.Generator().manual_seed(seed % 2**63)
+
+    def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
+        images, labels = batch
+        generator = self.generator(index)
+        with torch.no_grad():
+            pictures = self.augmentation(images.to(self.model.dtype) / 255, generator)
+        if self.compiled is not None:
+            logits = self.compiled(pictures)
+            loss = classification_loss(logits, labels)
+        else:
+            loss, logits = objective(self.model, pictures, labels, self.settings.regularisation, generator)
+        if not torch.isfinite(loss.detach()):
+            raise Divergence(
+                f"the loss became {loss.item()} at step {self.global_step} (epoch {self.current_epoch + 1}): the last "
+                "good checkpoint is kept; start a new run with a smaller learning_rate"
+            )
+        correct = (logits.detach().argmax(1) == labels).float().mean()
+        self.log("loss", loss.detach(), prog_bar=True, on_step=True, on_epoch=True, batch_size=len(labels))
+        self.log("train_accuracy", correct, prog_bar=True, on_step=False, on_epoch=True, batch_size=len(labels))
+        return loss
+
+    def on_validation_epoch_start(self) -> None:
+        self.counts = torch.zeros(3, dtype=torch.float64)
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
+        images, labels = batch
+        pictures = self.fitting(images.to(self.model.dtype) / 255, torch.Generator())
+        loss, logits = objective(self.model, pictures, labels)
+        right = (logits.argmax(1) == labels).sum()
+        self.counts += torch.tensor([loss.item() * len(labels), float(right), float(len(labels))], dtype=torch.float64)
+
+    def on_validation_epoch_end(self) -> None:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            counts = self.counts.float().to(self.device)
+            torch.distributed.all_reduce(counts)
+            self.counts = counts.double().cpu()
+        total, right, number = self.counts.tolist()
+        self.log("val_loss", total / number, rank_zero_only=True)
+        self.log("val_accuracy", right / number, prog_bar=True, rank_zero_only=True)
+
+    def configure_optimizers(self) -> Any:
+        optimiser = torch.optim.Adam(self.model.parameters(), self.settings.learning_rate)
+        steps = max(1, int(self.trainer.estimated_stepping_batches))
+        per_epoch = max(1, math.ceil(steps / self.settings.epochs))
+
+        def factor(step: int) -> float:
+            # the last update of a one-cycle run is the smallest, not zero
+            return learning_rate_factor(self.settings, step // per_epoch, (step + 0.5) / steps)
+
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, factor)
+        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["seconds"] = self.seconds
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.seconds = checkpoint["seconds"]
+
+
+def _writable(folder: Path, needed: int) -> None:
+    """Say now, not after hours, that results cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe-{os.getpid()}"
+        probe.write_bytes(b"x")
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be written to ({error.strerror}): choose another --output") from None
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise ValueError(
+            f"{folder} has {free / 2**20:.0f} MiB free and the run needs {needed / 2**20:.0f} MiB for its checkpoints: "
+            "make room or choose another --output"
+        )
+
+
+def _resumable(folder: Path, settings: Settings) -> Path | None:
+    """The checkpoint to go on from; an error if the folder holds a run with other settings."""
+    last, described = folder / LAST, folder / "settings.json"
+    if described.is_file():
+        before = json.loads(described.read_text(encoding="utf-8"))
+        after = dataclasses.asdict(settings)
+        other = [key for key in after if key not in FREE and before.get(key) != after[key]]
+        if other and last.is_file():
+            differences = ", ".join(f"{key} {before.get(key)!r} instead of {after[key]!r}" for key in other)
+            raise ValueError(f"{folder} holds a run with {differences}: choose another --output, or delete that folder")
+    return last if last.is_file() else None
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def _build(settings: Settings, data: ImageData) -> CoDANet:
+    side = 240 if settings.augmentation == "imagenet" else None  # a window of what is read at 256
+    torch.manual_seed(settings.seed)
+    return create_model(
+        settings.model,
+        len(data.classes),
+        image_channels=data.channels,
+        image_size=(side, side) if side else data.image_size,
+        temperature=settings.temperature,
+        rescale=settings.rescale,
+        recompute=settings.recompute,
+        class_names=data.classes,
+    )
+
+
+@contextlib.contextmanager
+def _few_words() -> Iterator[None]:
+    """Lightning's advice is kept off the terminal; its warnings are not."""
+    logger = logging.getLogger("lightning.pytorch")
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*(num_workers|does not have many workers|log interval).*")
+            warnings.filterwarnings("ignore", message=".*LeafSpec.*|.*isinstance.treespec.*")
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+@contextlib.contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _trainer(settings: Settings, folder: Path, quiet: bool) -> Trainer:
+    several = settings.devices * settings.nodes > 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1
+    bar = None if quiet else progress_bar()
+    callbacks: list[Any] = [Checkpoints(folder), ContributionMaps(folder, settings.maps_every)]
+    callbacks += [] if quiet else [bar or Lines()]
+    return Trainer(
+        accelerator=settings.accelerator,
+        devices=settings.devices,
+        num_nodes=settings.nodes,
+        strategy="ddp" if several else "auto",
+        precision=settings.precision,
+        max_epochs=settings.epochs,
+        accumulate_grad_batches=settings.accumulate,
+        use_distributed_sampler=False,  # `batches` gives every process its share
+        logger=[CSVLogger(folder, name="", version="logs"), TensorBoardLogger(folder, name="", version="logs")],
+        callbacks=callbacks,
+        enable_checkpointing=False,  # `Checkpoints` writes them whole or not at all
+        enable_progress_bar=bar is not None,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        log_every_n_steps=20,
+        default_root_dir=folder,
+    )
+
+
+def _provenance(recipe: str, module: Classification, result: Result) -> dict[str, Any]:
+    return {
+        "recipe": recipe,
+        "settings": dataclasses.asdict(module.settings),
+        "seed": module.settings.seed,
+        "epochs": result.epochs,
+        "hours": round(result.hours, 3),
+        "val_accuracy": result.accuracy,
+        "val_images": len(module.data.val),
+        "data": module.data.name,
+        "data_checksum": module.data.checksum,
+        "versions": {
+            "codanet": __version__,
+            "torch": torch.__version__,
+            "lightning": lightning.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def train(
+    recipe: str | os.PathLike[str] | Recipe,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    quiet: bool = False,
+    **changes: Any,
+) -> Result:
+    """Train a CoDA-Net by a recipe, on a folder of pictures, or by a YAML file of settings.
+
+    `changes` replace settings of the recipe. The run lives in `output` (runs/NAME): started again with the same
+    settings it goes on where it stopped.
+    """
+    results = list(train_all(recipe, output, quiet=quiet, **changes))
+    return results[-1]
+
+
+def train_all(
+    recipe: str | os.PathLike[str] | Recipe,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    quiet: bool = False,
+    **changes: Any,
+) -> Iterator[Result]:
+    """As `train`, one result for every run of an ablation."""
+    recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    if recipe.sweep and recipe.sweep[0] in changes:
+        recipe = dataclasses.replace(recipe, sweep=None)
+    recipe = dataclasses.replace(recipe, settings=changed(recipe.settings, changes))
+    folder = Path(output) if output is not None else Path("runs") / recipe.name
+    for part, settings in recipe.runs():
+        yield _run(recipe.name, settings, folder / part if part else folder, quiet)
+
+
+def _run(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
+    checkpoint = _resumable(folder, settings)
+    data = load_data(
+        settings.data, root=settings.root, size=settings.image_size, seed=settings.seed, source=settings.source
+    )
+    random_state = torch.get_rng_state()
+    try:
+        model = _build(settings, data)
+    finally:
+        torch.set_rng_state(random_state)
+    # last, best and one being written, each with Adam's two moments; and the weights
+    _writable(folder, 10 * sum(p.numel() * p.element_size() for p in model.parameters()))
+    _write(folder / "settings.json", json.dumps(dataclasses.asdict(settings), indent=2))
+    module = Classification(model, data, settings)
+    with _few_words(), _threads(settings.threads):
+        trainer = _trainer(settings, folder, quiet)
+        trainer.fit(module, ckpt_path=None if checkpoint is None else str(checkpoint), weights_only=True)
+        if trainer.interrupted:
+            raise KeyboardInterrupt
+        if "val_accuracy" not in trainer.callback_metrics:  # a finished run was started again: measure what it reached
+            trainer.validate(module, verbose=False)
+    accuracy = float(trainer.callback_metrics["val_accuracy"])
+    result = Result(folder, folder / MODEL, accuracy, settings.epochs, module.seconds / 3600, settings)
+    if trainer.is_global_zero:
+        save(model.eval(), result.weights, provenance=_provenance(name, module, result))
+    return result
+
+
+__all__ = ["BEST", "LAST", "MODEL", "Classification", "Divergence", "Result", "train", "train_all"]

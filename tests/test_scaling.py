@@ -1,0 +1,146 @@
+"""The formulas of the scaling page agree with counts of real runs, and the page with the formulas."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import scaling
+from algorithm1 import Algorithm1Net
+from codanet import forms
+from codanet.zoo import ARCHITECTURES, create_model
+from scaling import METHODS, Counts, Operation, check, fill, largest_batch, measure, memory, run, shapes
+
+PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
+TF32, BF16, BF16_FULL, AGAIN, FIRST_TF32, FIRST_BF16 = METHODS
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "batch", "method"),
+    [
+        *(("s_coda", 32, 1, method) for method in (TF32, FIRST_TF32)),
+        *(("l_coda", 48, 2, method) for method in (TF32, FIRST_TF32)),  # norms by Gram matrix and directly
+        *(("s_coda_r1_4", 16, 2, method) for method in (BF16, AGAIN, FIRST_BF16)),
+    ],
+    ids=lambda value: value.label if isinstance(value, scaling.Method) else str(value),
+)
+def test_formulas_agree_with_counts(name, size, batch, method):
+    formula, counted = check(name, size, batch, method)
+    assert formula.flops == pytest.approx(counted.flops, rel=0.001)
+    assert formula.forward_flops == pytest.approx(counted.forward_flops, rel=0.001)
+    assert formula.bytes == pytest.approx(counted.bytes, rel=0.02)
+    assert formula.forward_bytes == pytest.approx(counted.forward_bytes, rel=0.02)
+    assert formula.kept == pytest.approx(counted.kept, rel=0.02)
+    assert formula.kernels == pytest.approx(counted.kernels, rel=0.06)
+
+
+def test_counts_of_a_plain_layer_are_known_by_construction():
+    class Linear(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(5, 3))
+
+        def forward(self, x):
+            return torch.mm(x, self.weight.t())
+
+    counts = measure(Linear(), torch.ones(4, 3), 5)
+    assert counts.forward_flops == 2 * 4 * 3 * 5
+    assert counts.forward_bytes == 4 * (4 * 3 + 3 * 5 + 4 * 5)
+    assert counts.flops == 2 * counts.forward_flops  # the weight's gradient; the input needs none
+    assert counts.kept == 4 * 4 * 3  # the input, not the weight
+
+
+def test_in_place_products_are_counted():
+    counter = scaling.Counter()
+    with counter:
+        torch.zeros(3, 5).addmm_(torch.ones(3, 4), torch.ones(4, 5))
+    assert counter.flops == 2 * 3 * 4 * 5
+
+
+def test_counting_leaves_the_block_size_as_it_was():
+    before = forms.BLOCK_BYTES
+    with pytest.raises(ValueError, match="images are"):
+        measure(create_model("nano_coda"), torch.ones(1, 1, 8, 8), 10)
+    assert before == forms.BLOCK_BYTES
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_shapes_have_the_parameters_of_the_model(name):
+    parameters = sum(parameter.numel() for parameter in create_model(name).parameters())
+    assert sum(layer.parameters for layer in shapes(name, None, ARCHITECTURES[name].image_size, 1)) == parameters
+
+
+@pytest.mark.parametrize("method", [TF32, FIRST_TF32], ids=lambda method: method.label)
+def test_memory_bounds_the_peak(method, monkeypatch):
+    # a GPU has no workspace that outlives an operation
+    monkeypatch.setattr(forms.Workspace, "__init__", lambda self, *args, **kwargs: setattr(self, "buffer", None))
+    monkeypatch.setattr(forms, "BLOCK_BYTES", 1 << 60)
+    model: nn.Module = create_model("s_coda_r1_2")
+    if method is FIRST_TF32:
+        model = Algorithm1Net.from_model(model)
+    images = torch.rand(2, 3, 32, 32)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        model(images).sum().backward()
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    now = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        now += event.nbytes()
+        peak = max(peak, now)
+    layers = shapes("s_coda_r1_2", None, 32, 2)
+    resident = 3 * 4 * sum(layer.parameters for layer in layers)  # parameters and Adam's moments are not in the profile
+    assert 0.7 * (memory(method, layers) - resident) < peak <= memory(method, layers) - resident
+
+
+def test_roofline_takes_the_slowest_of_three():
+    rates = {"low": 1e12}
+    per_byte, per_flop = 1 / (scaling.BANDWIDTH_SHARE * scaling.HBM), 1 / (scaling.COMPUTE_SHARE * 1e12)
+    assert scaling.seconds(Operation("traffic", 1e12, 1), rates) == pytest.approx(1e12 * per_byte)
+    assert scaling.seconds(Operation("arithmetic", 1, 1e12), rates) == pytest.approx(1e12 * per_flop)
+    assert scaling.seconds(Operation("launch", 1, 1, kernels=3), rates) == 3 * scaling.KERNEL_SECONDS
+
+
+def test_all_reduce():
+    assert scaling.all_reduce_seconds(1e9, 1) == 0
+    node = scaling.all_reduce_seconds(1e9, 8)
+    assert node == pytest.approx(2 * 7 / 8 * 1e9 / (scaling.BANDWIDTH_SHARE * scaling.NVLINK))
+    assert scaling.all_reduce_seconds(1e9, 64) > node
+
+
+def test_the_global_batch_is_divided_and_accumulated():
+    one = run(BF16, 8, 64, largest=8)
+    assert (one.micro_batch, one.accumulate) == (8, 1)
+    parts = run(BF16, 8, 64, largest=3)
+    assert (parts.micro_batch, parts.accumulate) == (3, 3)
+    assert parts.hours > one.hours > one.bound_hours
+    assert one.images_per_second == pytest.approx(64 / one.step)
+
+
+def test_largest_batch_is_the_largest():
+    arguments = (scaling.MODEL, scaling.CLASSES, scaling.SIZE)
+    for method in METHODS:
+        batch = largest_batch(method, *arguments)
+        sizes = [memory(method, shapes(*arguments, number)) for number in (batch, batch + 1)]
+        assert sizes[0] <= scaling.MEMORY_SHARE * scaling.CAPACITY < sizes[1]
+
+
+def test_the_page_is_up_to_date():
+    page = PAGE.read_text()
+    assert fill(page, scaling.tables()) == page, "run: python benchmarks/scaling.py --markdown docs/scaling.md"
+    assert "<!-- check -->\nCounted" in page
+
+
+def test_a_page_without_a_place_is_refused():
+    with pytest.raises(ValueError, match="no place for 'times'"):
+        fill("# nothing here\n", {"times": "1"})
+
+
+def test_main_prints_the_tables_and_writes_a_page(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(scaling, "check", lambda *args: (Counts(1, 1, 1, 1, 1, 1), Counts(1, 1, 1, 1, 1, 1)))
+    scaling.main([])
+    assert "Global batch 64" in capsys.readouterr().out
+    page = tmp_path / "page.md"
+    names = [*scaling.tables(), "check"]
+    page.write_text("\n".join(f"<!-- {name} -->\n<!-- /{name} -->" for name in names))
+    scaling.main(["--markdown", str(page)])
+    assert all(words in page.read_text() for words in ("Computed, not timed", "Global batch 1024", "Counted"))

@@ -1,0 +1,185 @@
+"""Recipes: their numbers are the paper's, and every one of them builds and takes a step."""
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+
+from codanet.data import ImageData, MemorySplit
+from codanet.settings import Settings, changed, list_recipes, load_recipe, read_settings
+from codanet.training import Classification, learning_rate_factor
+from codanet.zoo import create_model
+
+CIFAR = {
+    "data": "cifar10",
+    "epochs": 200,
+    "batch_size": 16,
+    "learning_rate": 2.5e-4,
+    "schedule": "halving",
+    "halve_every": 60,
+    "warmup_epochs": 0,
+}
+TINY = {
+    "data": "tiny-imagenet",
+    "model": "xl_coda",
+    "epochs": 100,
+    "batch_size": 128,
+    "learning_rate": 2.5e-4,
+    "schedule": "halving",
+    "halve_every": 30,
+    "temperature": 6400,
+    "regularisation": 0,
+    "rescale": "sq",
+}
+# paper, sec. 4.1, table 1 and C.1
+PAPER = {
+    "cifar10-s-sq-t": CIFAR | {"model": "s_coda", "rescale": "sq", "temperature": 1000, "regularisation": 0},
+    "cifar10-s-l2-t": CIFAR | {"model": "s_coda", "rescale": "l2", "temperature": 1000, "regularisation": 0},
+    "cifar10-s-sq-lambda": CIFAR | {"model": "s_coda", "rescale": "sq", "temperature": 64},
+    "cifar10-s-l2-lambda": CIFAR | {"model": "s_coda", "rescale": "l2", "temperature": 64},
+    "cifar10-m-sq-lambda": CIFAR | {"model": "m_coda", "temperature": 64, "augmentation": "randaugment"},
+    "tiny-imagenet-xl": TINY | {"augmentation": "flip-crop"},
+    "tiny-imagenet-xl-aug": TINY | {"augmentation": "randaugment"},
+    "imagenet100-l": {
+        "data": "imagenet100",
+        "model": "l_coda",
+        "epochs": 60,
+        "batch_size": 64,
+        "halve_every": 20,
+        "warmup_epochs": 15,
+        "warmup_from": 2.5e-4,
+        "learning_rate": 1e-3,
+        "temperature": 1e5,
+        "augmentation": "imagenet",
+    },
+}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_numbers_are_the_papers(name):
+    settings = dataclasses.asdict(load_recipe(name).settings)
+    assert {key: settings[key] for key in PAPER[name]} == PAPER[name]
+
+
+def test_lambda_recipes_regularise_and_ablations_sweep():
+    for name in list_recipes():
+        if name.endswith("-lambda") and name.startswith("cifar10"):
+            assert load_recipe(name).settings.regularisation > 0
+    assert load_recipe("ablation-temperature").sweep == ("temperature", (10, 50, 100, 500, 1000, 5000))
+    assert {0.01, 0.05} <= set(load_recipe("ablation-lambda").sweep[1])
+    assert load_recipe("ablation-rank").sweep[1] == (
+        "s_coda_r1_8",
+        "s_coda_r1_4",
+        "s_coda_r1_2",
+        "s_coda",
+        "s_coda_r9_2",
+    )
+    runs = load_recipe("ablation-temperature").runs()
+    assert [folder for folder, _ in runs][:2] == ["temperature=10", "temperature=50"]
+    assert runs[1][1].temperature == 50
+
+
+SHAPES = {"digits": (1, 8, 10), "cifar10": (3, 32, 10), "tiny-imagenet": (3, 64, 200), "imagenet100": (3, 256, 100)}
+
+
+def shaped_like(settings: Settings) -> ImageData:
+    """Two random images of the shape of the recipe's data."""
+    channels, size, classes = SHAPES.get(settings.data, (3, settings.image_size, 4))
+    images = torch.randint(0, 256, (2, channels, size, size), dtype=torch.uint8)
+    split = MemorySplit(images, torch.tensor([0, classes - 1]))
+    names = tuple(f"class {i}" for i in range(classes))
+    return ImageData(settings.data, names, split, split, (size, size), channels, "none")
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_every_recipe_takes_a_step(name):
+    from codanet.training import _build
+
+    recipe = load_recipe(name)
+    assert recipe.about
+    for _, settings in recipe.runs()[:1]:
+        data = shaped_like(settings)
+        model = _build(settings, data)
+        module = Classification(model, data, settings)
+        before = model.layers[0].A.detach().clone()
+        optimiser = torch.optim.Adam(model.parameters(), settings.learning_rate)
+        images, labels = data.train.__getitems__([0, 1])
+        pictures = module.augmentation(images.float() / 255, torch.Generator().manual_seed(0))
+        assert tuple(pictures.shape[2:]) == model.image_size
+        from codanet.objective import objective
+
+        loss, logits = objective(model, pictures, labels, settings.regularisation)
+        loss.backward()
+        optimiser.step()
+        assert logits.shape == (2, len(data.classes))
+        assert loss.isfinite()
+        assert not torch.equal(before, model.layers[0].A)
+        fitted = module.fitting(images.float() / 255, torch.Generator())
+        assert tuple(fitted.shape[2:]) == model.image_size
+
+
+def test_schedules():
+    halving = load_recipe("cifar10-s-sq-t").settings
+    assert [learning_rate_factor(halving, e, 0) for e in (0, 59, 60, 120, 180)] == [1, 1, 0.5, 0.25, 0.125]
+    imagenet = load_recipe("imagenet100-l").settings
+    rates = [1e-3 * learning_rate_factor(imagenet, e, 0) for e in range(16)]
+    assert rates[0] == pytest.approx(2.5e-4)
+    assert rates[15] == pytest.approx(1e-3)
+    assert all(a < b for a, b in itertools.pairwise(rates))
+    assert 1e-3 * learning_rate_factor(imagenet, 20, 0) == pytest.approx(5e-4)
+    cycle = Settings(schedule="one-cycle")
+    values = [learning_rate_factor(cycle, 0, progress) for progress in (0.0, 0.1, 0.2, 0.6, 1.0)]
+    assert values == pytest.approx([0, 0.5, 1, 0.5, 0])
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ({"epoch": 3}, "unknown setting 'epoch'.*did you mean 'epochs'"),
+        ({"epochs": "many"}, "epochs is 'many': it must be a int"),
+        ({"epochs": 2.5}, "epochs is 2.5"),
+        ({"epochs": True}, "epochs is True"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"learning_rate": 0}, "learning_rate is 0"),
+        ({"schedule": "onecycle"}, "did you mean 'one-cycle'"),
+        ({"batch_size": 30, "accumulate": 4}, "take a multiple of 4"),
+        ({"compile": "yes"}, "compile is 'yes'"),
+        ({"regularisation": -1}, "must not be negative"),
+    ],
+)
+def test_bad_settings(entries, words):
+    with pytest.raises(ValueError, match=words):
+        changed(Settings(), entries)
+
+
+def test_recipe_files(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("base: cifar10-cpu\nepochs: 3\nlearning_rate: 1e-3\n")
+    recipe = load_recipe(file)
+    assert (recipe.name, recipe.settings.epochs, recipe.settings.learning_rate) == ("mine", 3, 1e-3)
+    assert recipe.settings.model == load_recipe("cifar10-cpu").settings.model
+    file.write_text("epochz: 3\n")
+    with pytest.raises(ValueError, match="did you mean 'epochs'"):
+        load_recipe(file)
+    file.write_text("- a\n- b\n")
+    with pytest.raises(ValueError, match="must be a mapping"):
+        read_settings(file)
+    file.write_text("a: [1, 2\n")
+    with pytest.raises(ValueError, match="is not YAML"):
+        read_settings(file)
+    file.write_text("sweep: {temperature: 10}\n")
+    with pytest.raises(ValueError, match="list of values"):
+        load_recipe(file)
+    with pytest.raises(ValueError, match="is not a file"):
+        load_recipe(tmp_path / "none.yaml")
+    with pytest.raises(ValueError, match="did you mean 'digits'"):
+        load_recipe("digit")
+    assert load_recipe(tmp_path).settings.data == str(tmp_path)
+
+
+def test_models_of_recipes_exist():
+    for name in list_recipes():
+        for _, settings in load_recipe(name).runs():
+            with torch.device("meta"):
+                create_model(settings.model, rescale=settings.rescale, temperature=settings.temperature)

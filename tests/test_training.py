@@ -1,0 +1,274 @@
+"""Runs that really train, are really killed, and really go on."""
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+import codanet
+from codanet.run import BEST, LAST, Divergence
+from codanet.training import train
+
+SETTINGS = "model: nano_coda\nimage_size: 12\ntemperature: 16\nbatch_size: 8\nlearning_rate: 3e-3\nthreads: 1\n"
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> Path:
+    """Three classes of noisy 12x12 pictures, told apart by where they are bright."""
+    folder = tmp_path_factory.mktemp("pictures")
+    random = np.random.default_rng(0)
+    for label, name in enumerate(("left", "middle", "right")):
+        (folder / name).mkdir()
+        for number in range(24):
+            picture = random.integers(0, 90, (12, 12, 3))
+            picture[:, 4 * label : 4 * label + 4] += 150
+            Image.fromarray(picture.astype(np.uint8)).save(folder / name / f"{number}.png")
+    return folder
+
+
+@pytest.fixture
+def recipe(tmp_path, pictures) -> Path:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"data: {pictures}\nepochs: 4\naugmentation: flip-crop\nmaps_every: 2\n{SETTINGS}")
+    return path
+
+
+def command(*arguments: object, env: dict[str, str] | None = None, **options) -> subprocess.CompletedProcess:
+    words = [sys.executable, "-m", "codanet", *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=240, env=os.environ | (env or {}), **options)
+
+
+def tensors(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory, pictures) -> Path:
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    (folder / "recipe.yaml").write_text(
+        f"data: {pictures}\nepochs: 4\naugmentation: flip-crop\nmaps_every: 2\n{SETTINGS}"
+    )
+    train(folder / "recipe.yaml", folder / "run", quiet=True)
+    return folder / "run"
+
+
+def test_what_a_run_leaves_behind(uninterrupted, pictures):
+    model = codanet.load(uninterrupted / "model.safetensors")
+    assert model.class_names == ("left", "middle", "right")
+    assert model.image_size == (12, 12)
+    facts = model.provenance
+    assert facts["val_accuracy"] > 0.9
+    assert facts["epochs"] == 4
+    assert facts["seed"] == 0
+    assert facts["settings"]["learning_rate"] == 3e-3
+    assert len(facts["data_checksum"]) == 64
+    assert facts["versions"]["torch"] == torch.__version__
+    names = {path.name for path in uninterrupted.iterdir()}
+    assert {LAST, BEST, "model.safetensors", "settings.json", "maps", "logs"} <= names
+    assert sorted(path.name for path in (uninterrupted / "maps").iterdir()) == ["epoch-002.png", "epoch-004.png"]
+    logs = {path.name for path in (uninterrupted / "logs").iterdir()}
+    assert "metrics.csv" in logs
+    assert any(name.startswith("events.out.tfevents") for name in logs)
+    torch.load(uninterrupted / LAST, weights_only=True)
+    image = codanet.read_image(next((pictures / "left").iterdir()), model)
+    assert model.explain(image.unsqueeze(0)).class_name(int(model(image.unsqueeze(0)).argmax())) == "left"
+
+
+def test_same_seed_same_weights_other_seed_other_weights(uninterrupted, recipe, tmp_path):
+    state = torch.get_rng_state()
+    train(recipe, tmp_path / "again", quiet=True)
+    assert torch.equal(state, torch.get_rng_state())
+    assert same(tensors(uninterrupted), tensors(tmp_path / "again"))
+    train(recipe, tmp_path / "other", quiet=True, seed=1)
+    assert not same(tensors(uninterrupted), tensors(tmp_path / "other"))
+
+
+def wait_for(path: Path, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 120
+    while not path.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_killed_and_resumed_run_ends_the_same(uninterrupted, recipe, tmp_path):
+    """kill -9 at any moment after the first epoch; the run that goes on ends with the very same weights."""
+    folder = tmp_path / "run"
+    words = [sys.executable, "-m", "codanet", "train", str(recipe), "--output", str(folder)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        wait_for(folder / LAST, process)
+        process.send_signal(signal.SIGKILL)
+    assert not (folder / "model.safetensors").exists()
+    epoch = torch.load(folder / LAST, weights_only=True)["epoch"]
+    assert 0 <= epoch < 3
+    result = command("train", recipe, "--output", folder)
+    assert result.returncode == 0, result.stderr
+    assert f"epoch {epoch + 2}/4" in result.stderr
+    assert f"epoch {epoch + 1}/4" not in result.stderr
+    assert same(tensors(uninterrupted), tensors(folder))
+
+
+@pytest.mark.parametrize("moment", ["half-written", "written"])
+def test_killed_while_saving(moment, uninterrupted, recipe, tmp_path):
+    """The second checkpoint is cut off by SIGKILL: the first one loads and the run goes on from it."""
+    folder = tmp_path / "run"
+    script = f"""
+        import os, signal, torch
+        import lightning.fabric.utilities.cloud_io as io
+        from codanet.training import train
+        import codanet.run as run
+        real, count = run.save_whole, 0
+        def save(trainer, path):
+            global count
+            count += path.name == "last.ckpt"
+            if count == 2:
+                trainer.save_checkpoint(path.with_name("." + path.name + ".part"), weights_only=False)
+                if {moment == "half-written"}:
+                    os.truncate(path.with_name("." + path.name + ".part"), 5000)
+                os.kill(os.getpid(), signal.SIGKILL)
+            real(trainer, path)
+        run.save_whole = save
+        train({str(recipe)!r}, {str(folder)!r}, quiet=True)
+    """
+    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, timeout=240)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert torch.load(folder / LAST, weights_only=True)["epoch"] == 0
+    train(recipe, folder, quiet=True)
+    assert same(tensors(uninterrupted), tensors(folder))
+    assert not list(folder.glob(".*"))
+
+
+def test_interrupt_from_the_keyboard(recipe, tmp_path):
+    folder = tmp_path / "run"
+    words = [sys.executable, "-m", "codanet", "train", str(recipe), "--output", str(folder), "--epochs", "2000"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_for(folder / LAST, process)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "goes on from the last complete epoch" in errors
+    assert "Traceback" not in errors
+
+
+def test_finished_run_is_not_run_again(uninterrupted, recipe, tmp_path):
+    before = (uninterrupted / LAST).stat().st_mtime
+    result = train(recipe, uninterrupted, quiet=True)
+    assert (uninterrupted / LAST).stat().st_mtime == before
+    assert result.accuracy == codanet.load(result.weights).provenance["val_accuracy"]
+    with pytest.raises(ValueError, match="holds a run with learning_rate 0.003 instead of 0.1"):
+        train(recipe, uninterrupted, quiet=True, learning_rate=0.1)
+
+
+def test_full_disk(recipe, tmp_path):
+    """A limit on file size makes every larger write fail, as a full disk does; the epoch before stays."""
+
+    def small_files():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    result = command("train", recipe, "--output", tmp_path / "run", preexec_fn=small_files)
+    assert result.returncode == 2
+    assert "a checkpoint could not be written" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not list((tmp_path / "run").glob(".*"))
+
+
+def test_too_little_room_and_unwritable_folders_are_said_before_training(recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr("codanet.training.shutil.disk_usage", lambda path: type("Usage", (), {"free": 1000})())
+    with pytest.raises(ValueError, match="MiB free and the run needs"):
+        train(recipe, tmp_path / "run", quiet=True)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ValueError, match="cannot be written to"):
+        train(recipe, tmp_path / "file" / "run", quiet=True)
+    with pytest.raises(ValueError, match="cannot be written to"):
+        train(recipe, "/proc/codanet", quiet=True)
+
+
+def test_loss_that_is_not_a_number(recipe, tmp_path, monkeypatch):
+    from codanet import objective, training
+
+    def poisoned(model, images, labels, *rest):
+        loss, logits = objective.objective(model, images, labels, *rest)
+        return (loss * float("nan") if model.training and counter.pop() == 0 else loss), logits
+
+    counter = list(range(12))  # the 12th batch of 8 per epoch is in the second epoch
+    monkeypatch.setattr(training, "objective", poisoned)
+    with pytest.raises(Divergence, match=r"nan at step 11 \(epoch 2\)"):
+        train(recipe, tmp_path / "run", quiet=True)
+    kept = torch.load(tmp_path / "run" / LAST, weights_only=True)
+    assert kept["epoch"] == 0
+    assert all(value.isfinite().all() for value in kept["state_dict"].values())
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_real_divergence(recipe, tmp_path):
+    result = command("train", recipe, "--output", tmp_path / "run", "--learning-rate", "1e38")
+    assert result.returncode == 2
+    assert re.search(r"the loss became (nan|inf) at step \d+|weights are not finite", result.stderr)
+    assert "Traceback" not in result.stderr
+
+
+def test_two_processes_give_the_weights_of_one(pictures, tmp_path):
+    """DDP on gloo: the same global batch, split in two, gives the same gradients, so the same weights."""
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"data: {pictures}\nepochs: 2\naccelerator: cpu\n{SETTINGS}")
+    train(path, tmp_path / "one", quiet=True)
+    result = command("train", path, "--output", tmp_path / "two", "--devices", 2)
+    assert result.returncode == 0, result.stderr[-3000:]
+    one, two = tensors(tmp_path / "one"), tensors(tmp_path / "two")
+    for key in one:
+        assert torch.allclose(one[key], two[key], atol=2e-4), key
+    assert json.loads((tmp_path / "two" / "settings.json").read_text())["devices"] == 2
+
+
+def test_accumulated_batches_give_the_weights_of_one(pictures, tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"data: {pictures}\nepochs: 1\n{SETTINGS}")
+    train(path, tmp_path / "one", quiet=True)
+    train(path, tmp_path / "four", quiet=True, accumulate=4)
+    one, four = tensors(tmp_path / "one"), tensors(tmp_path / "four")
+    for key in one:
+        assert torch.allclose(one[key], four[key], atol=2e-4), key
+
+
+def test_digits_in_two_processes(tmp_path):
+    result = command(
+        "train", "digits", "--output", tmp_path, "--devices", 2, "--epochs", 4, "--accelerator", "cpu", "--json"
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert json.loads(result.stdout.strip().splitlines()[-1])["accuracy"] > 0.9
+
+
+def test_digits_from_the_command_line(tmp_path):
+    """The promise of the quickstart: 97% on the held-out digits."""
+    result = command("train", "digits", "--output", tmp_path, "--json")
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert json.loads(result.stdout)["accuracy"] >= 0.97
+    assert "epoch 12/12" in result.stderr
+    assert (tmp_path / "maps" / "epoch-012.png").stat().st_size > 5000
+
+
+def test_sweep_and_compile_and_precision(pictures, tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"data: {pictures}\nepochs: 1\nsweep: {{temperature: [4, 64]}}\n{SETTINGS}")
+    train(path, tmp_path / "runs", quiet=True)
+    for value in (4, 64):
+        assert codanet.load(tmp_path / "runs" / f"temperature={value}" / "model.safetensors").temperature == value
+    result = train(path, tmp_path / "low", quiet=True, temperature=8, precision="bf16-mixed", regularisation=0.01)
+    assert codanet.load(result.weights).temperature == 8
