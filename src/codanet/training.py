@@ -323,9 +323,10 @@ def _run(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
     module = Classification(model, data, settings)
     with _few_words(), _threads(settings.threads):
         trainer = _trainer(settings, folder, quiet)
-        trainer.fit(module, ckpt_path=None if checkpoint is None else str(checkpoint), weights_only=True)
-        if trainer.interrupted:
-            raise KeyboardInterrupt
+        try:
+            trainer.fit(module, ckpt_path=None if checkpoint is None else str(checkpoint), weights_only=True)
+        except SystemExit:  # Lightning's way of ending an interrupted run
+            raise KeyboardInterrupt from None
         if "val_accuracy" not in trainer.callback_metrics:  # a finished run was started again: measure what it reached
             trainer.validate(module, verbose=False)
     accuracy = float(trainer.callback_metrics["val_accuracy"])
