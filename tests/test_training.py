@@ -4,6 +4,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -82,7 +83,7 @@ def test_what_a_run_leaves_behind(uninterrupted, pictures):
     names = {path.name for path in uninterrupted.iterdir()}
     assert {LAST, BEST, "model.safetensors", "settings.json", "maps", "logs"} <= names
     assert sorted(path.name for path in (uninterrupted / "maps").iterdir()) == ["epoch-002.png", "epoch-004.png"]
-    logs = {path.name for path in (uninterrupted / "logs").iterdir()}
+    logs = {path.name for path in (uninterrupted / "logs" / "1").iterdir()}
     assert "metrics.csv" in logs
     assert any(name.startswith("events.out.tfevents") for name in logs)
     torch.load(uninterrupted / LAST, weights_only=True)
@@ -122,6 +123,7 @@ def test_killed_and_resumed_run_ends_the_same(uninterrupted, recipe, tmp_path):
     assert f"epoch {epoch + 2}/4" in result.stderr
     assert f"epoch {epoch + 1}/4" not in result.stderr
     assert same(tensors(uninterrupted), tensors(folder))
+    assert sorted(path.name for path in (folder / "logs").iterdir()) == ["1", "2"]  # no log was overwritten
 
 
 @pytest.mark.parametrize("moment", ["half-written", "written"])
@@ -173,6 +175,15 @@ def test_finished_run_is_not_run_again(uninterrupted, recipe, tmp_path):
     assert result.accuracy == codanet.load(result.weights).provenance["val_accuracy"]
     with pytest.raises(ValueError, match="holds a run with learning_rate 0.01 instead of 0.1"):
         train(recipe, uninterrupted, quiet=True, learning_rate=0.1)
+
+
+def test_other_pictures_are_not_taken_for_the_same_run(recipe, pictures, tmp_path):
+    copy = tmp_path / "pictures"
+    shutil.copytree(pictures, copy)
+    train(recipe, tmp_path / "run", quiet=True, data=str(copy), epochs=1)
+    (copy / "top" / "0.png").unlink()
+    with pytest.raises(ValueError, match="holds a run with data_checksum"):
+        train(recipe, tmp_path / "run", quiet=True, data=str(copy), epochs=1)
 
 
 def test_full_disk(recipe, tmp_path):

@@ -170,12 +170,11 @@ def _writable(folder: Path, needed: int) -> None:
         )
 
 
-def _resumable(folder: Path, settings: Settings) -> Path | None:
-    """The checkpoint to go on from; an error if the folder holds a run with other settings."""
+def _resumable(folder: Path, after: dict[str, Any]) -> Path | None:
+    """The checkpoint to go on from; an error if the folder holds a run with other settings or on other images."""
     last, described = folder / LAST, folder / "settings.json"
     if described.is_file():
         before = json.loads(described.read_text(encoding="utf-8"))
-        after = dataclasses.asdict(settings)
         other = [key for key in after if key not in FREE and before.get(key) != after[key]]
         if other and last.is_file():
             differences = ", ".join(f"{key} {before.get(key)!r} instead of {after[key]!r}" for key in other)
@@ -232,6 +231,7 @@ def _threads(number: int | None) -> Iterator[None]:
 def _trainer(settings: Settings, folder: Path, quiet: bool) -> Trainer:
     several = settings.devices * settings.nodes > 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1
     bar = None if quiet else progress_bar()
+    start = str(len(list((folder / "logs").glob("*"))) + 1)  # a resumed run leaves the logs before it alone
     callbacks: list[Any] = [Checkpoints(folder), ContributionMaps(folder, settings.maps_every)]
     callbacks += [] if quiet else [bar or Lines()]
     return Trainer(
@@ -243,7 +243,7 @@ def _trainer(settings: Settings, folder: Path, quiet: bool) -> Trainer:
         max_epochs=settings.epochs,
         accumulate_grad_batches=settings.accumulate,
         use_distributed_sampler=False,  # `batches` gives every process its share
-        logger=[CSVLogger(folder, name="", version="logs"), TensorBoardLogger(folder, name="", version="logs")],
+        logger=[kind(folder, name="logs", version=start) for kind in (CSVLogger, TensorBoardLogger)],
         callbacks=callbacks,
         enable_checkpointing=False,  # `Checkpoints` writes them whole or not at all
         enable_progress_bar=bar is not None,
@@ -308,10 +308,11 @@ def train_all(
 
 
 def _run(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
-    checkpoint = _resumable(folder, settings)
     data = load_data(
         settings.data, root=settings.root, size=settings.image_size, seed=settings.seed, source=settings.source
     )
+    described = dataclasses.asdict(settings) | {"data_checksum": data.checksum}
+    checkpoint = _resumable(folder, described)
     random_state = torch.get_rng_state()
     try:
         model = _build(settings, data)
@@ -319,7 +320,7 @@ def _run(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
         torch.set_rng_state(random_state)
     # last, best and one being written, each with Adam's two moments; and the weights
     _writable(folder, 10 * sum(p.numel() * p.element_size() for p in model.parameters()))
-    _write(folder / "settings.json", json.dumps(dataclasses.asdict(settings), indent=2))
+    _write(folder / "settings.json", json.dumps(described, indent=2))
     module = Classification(model, data, settings)
     with _few_words(), _threads(settings.threads):
         trainer = _trainer(settings, folder, quiet)

@@ -1,0 +1,43 @@
+"""What the README says is run."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from codanet.cli import COMMANDS
+from codanet.settings import FIELDS, list_recipes
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+COMMAND_LINES = re.findall(r"(?:^|`)(codanet [a-z][^`\n]*)", README, re.MULTILINE)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
+def test_python(program, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(program, "README.md", "exec"), {"__name__": "readme"})
+
+
+@pytest.mark.parametrize("line", sorted(set(COMMAND_LINES)))
+def test_commands_exist_as_they_are_written(line):
+    _, command, *words = shlex.split(line)
+    assert command in COMMANDS
+    options = [word.removeprefix("--").replace("-", "_") for word in words if word.startswith("--")]
+    assert set(options) <= {*FIELDS, "output"}
+    if command == "train":
+        assert words[0] in (*list_recipes(), "pictures", "mine.yaml")
+
+
+def test_links_and_targets():
+    for link in re.findall(r"\]\(([^)]+)\)", README):
+        assert (ROOT / link).exists(), link
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"make ([a-z-]+)", README):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE) or target in ("and", "help"), target
+
+
+def test_recipes_are_listed_in_the_package():
+    assert {"digits", "folder", "cifar10-cpu", "imagenet100-l"} <= set(list_recipes())
