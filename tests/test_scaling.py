@@ -6,14 +6,26 @@ import pytest
 import torch
 from torch import nn
 
+import costs
 import scaling
 from algorithm1 import Algorithm1Net
 from codanet import forms
 from codanet.zoo import ARCHITECTURES, create_model
-from scaling import METHODS, Counts, Operation, check, fill, largest_batch, measure, memory, run, shapes
+from costs import METHODS, Method, Operation, all_reduce_seconds, largest_batch, memory, run, seconds, shapes
+from counts import Counter, Counts, check, measure
+from scaling import fill
 
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
 TF32, BF16, BF16_FULL, AGAIN, FIRST_TF32, FIRST_BF16 = METHODS
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Counts do not depend on threads; on busy cores two of them wait for each other in thousands of small kernels."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +35,7 @@ TF32, BF16, BF16_FULL, AGAIN, FIRST_TF32, FIRST_BF16 = METHODS
         *(("l_coda", 48, 2, method) for method in (TF32, FIRST_TF32)),  # norms by Gram matrix and directly
         *(("s_coda_r1_4", 16, 2, method) for method in (BF16, AGAIN, FIRST_BF16)),
     ],
-    ids=lambda value: value.label if isinstance(value, scaling.Method) else str(value),
+    ids=lambda value: value.label if isinstance(value, Method) else str(value),
 )
 def test_formulas_agree_with_counts(name, size, batch, method):
     formula, counted = check(name, size, batch, method)
@@ -52,7 +64,7 @@ def test_counts_of_a_plain_layer_are_known_by_construction():
 
 
 def test_in_place_products_are_counted():
-    counter = scaling.Counter()
+    counter = Counter()
     with counter:
         torch.zeros(3, 5).addmm_(torch.ones(3, 4), torch.ones(4, 5))
     assert counter.flops == 2 * 3 * 4 * 5
@@ -94,17 +106,17 @@ def test_memory_bounds_the_peak(method, monkeypatch):
 
 def test_roofline_takes_the_slowest_of_three():
     rates = {"low": 1e12}
-    per_byte, per_flop = 1 / (scaling.BANDWIDTH_SHARE * scaling.HBM), 1 / (scaling.COMPUTE_SHARE * 1e12)
-    assert scaling.seconds(Operation("traffic", 1e12, 1), rates) == pytest.approx(1e12 * per_byte)
-    assert scaling.seconds(Operation("arithmetic", 1, 1e12), rates) == pytest.approx(1e12 * per_flop)
-    assert scaling.seconds(Operation("launch", 1, 1, kernels=3), rates) == 3 * scaling.KERNEL_SECONDS
+    per_byte, per_flop = 1 / (costs.BANDWIDTH_SHARE * costs.HBM), 1 / (costs.COMPUTE_SHARE * 1e12)
+    assert seconds(Operation("traffic", 1e12, 1), rates) == pytest.approx(1e12 * per_byte)
+    assert seconds(Operation("arithmetic", 1, 1e12), rates) == pytest.approx(1e12 * per_flop)
+    assert seconds(Operation("launch", 1, 1, kernels=3), rates) == 3 * costs.KERNEL_SECONDS
 
 
 def test_all_reduce():
-    assert scaling.all_reduce_seconds(1e9, 1) == 0
-    node = scaling.all_reduce_seconds(1e9, 8)
-    assert node == pytest.approx(2 * 7 / 8 * 1e9 / (scaling.BANDWIDTH_SHARE * scaling.NVLINK))
-    assert scaling.all_reduce_seconds(1e9, 64) > node
+    assert all_reduce_seconds(1e9, 1) == 0
+    node = all_reduce_seconds(1e9, 8)
+    assert node == pytest.approx(2 * 7 / 8 * 1e9 / (costs.BANDWIDTH_SHARE * costs.NVLINK))
+    assert all_reduce_seconds(1e9, 64) > node
 
 
 def test_the_global_batch_is_divided_and_accumulated():
@@ -117,11 +129,11 @@ def test_the_global_batch_is_divided_and_accumulated():
 
 
 def test_largest_batch_is_the_largest():
-    arguments = (scaling.MODEL, scaling.CLASSES, scaling.SIZE)
+    arguments = (costs.MODEL, costs.CLASSES, costs.SIZE)
     for method in METHODS:
         batch = largest_batch(method, *arguments)
         sizes = [memory(method, shapes(*arguments, number)) for number in (batch, batch + 1)]
-        assert sizes[0] <= scaling.MEMORY_SHARE * scaling.CAPACITY < sizes[1]
+        assert sizes[0] <= costs.MEMORY_SHARE * costs.CAPACITY < sizes[1]
 
 
 def test_the_page_is_up_to_date():

@@ -82,11 +82,14 @@ class _DAU(nn.Module):
         return out
 
 
-def _positive(**sizes: int) -> None:
+def _whole(least: int = 0, **sizes: int) -> None:
     for name, value in sizes.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < (0 if name == "padding" else 1):
-            least = "0 or more" if name == "padding" else "1 or more"
-            raise ValueError(f"{name} is {value!r}: it must be a whole number, {least}")
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name} is {value!r}: it must be a whole number, {least} or more")
+
+
+def _positive(**sizes: int) -> None:
+    _whole(1, **sizes)
 
 
 class DAULinear(_DAU):
@@ -126,7 +129,7 @@ class DAULinear(_DAU):
 
 
 class DAUConv2d(_DAU):
-    """n units at every position of images [N, C, H, W] (Algorithm 1): Patches p, z = Bp, w_j(p)ᵀp."""
+    """n units at every position of images [N, C, H, W]: w_j(p)ᵀp for every patch p (the paper's Algorithm 1)."""
 
     def __init__(
         self,
@@ -140,19 +143,12 @@ class DAUConv2d(_DAU):
         bias: bool = True,
         recompute: bool = False,
     ):
-        padding = (kernel_size - 1) // 2 if padding is None and isinstance(kernel_size, int) else padding
-        assert padding is not None or not isinstance(kernel_size, int)
-        _positive(
-            in_channels=in_channels,
-            out_channels=out_channels,
-            rank=rank,
-            kernel_size=kernel_size,
-            stride=stride,
-            padding=padding or 0,
-        )
+        _positive(in_channels=in_channels, out_channels=out_channels, rank=rank, kernel_size=kernel_size, stride=stride)
+        padding = (kernel_size - 1) // 2 if padding is None else padding
+        _whole(padding=padding)
         super().__init__(in_channels * kernel_size**2, out_channels, rank, rescale, bias, recompute)
         self.in_channels, self.out_channels = in_channels, out_channels
-        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding or 0
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         sizes = tuple(output_size(size, self.kernel_size, self.stride, self.padding) for size in (height, width))

@@ -122,9 +122,27 @@ def duration(seconds: float) -> str:
 
 
 def progress_bar() -> Any:
-    """A bar with loss, accuracy and time left on a terminal, none elsewhere."""
+    """A bar with loss, accuracy and the time left of the whole run on a terminal, none elsewhere."""
     if not sys.stderr.isatty():
         return None
     from lightning.pytorch.callbacks import RichProgressBar
 
-    return RichProgressBar()
+    class Bar(RichProgressBar):
+        started, first = 0.0, 0
+
+        def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            super().on_train_start(trainer, pl_module)
+            self.started, self.first = time.monotonic(), trainer.global_step
+
+        def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
+            shown = trainer.progress_bar_metrics
+            names = {"loss_step": "loss", "train_accuracy": "train", "val_accuracy": "val"}
+            metrics: dict[str, Any] = {
+                label: round(float(shown[name]), 4) for name, label in names.items() if name in shown
+            }
+            done, steps = trainer.global_step - self.first, trainer.estimated_stepping_batches - self.first
+            if done:
+                metrics["left"] = duration((time.monotonic() - self.started) / done * (steps - done))
+            return metrics
+
+    return Bar()

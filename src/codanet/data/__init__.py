@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +15,7 @@ from codanet.data.imagenet100 import load_imagenet100
 from codanet.data.mnist import load_mnist
 from codanet.data.split import FolderSplit, ImageData, MemorySplit, Shuffle, Split, batches
 from codanet.data.tiny_imagenet import load_tiny_imagenet
+from codanet.names import nearest
 
 __all__ = [
     "DataError",
@@ -87,6 +87,4 @@ def canonical(name: str) -> str | None:
 
 
 def unknown(name: str) -> str:
-    close = get_close_matches(name.lower(), DATA_SETS, n=1, cutoff=0.5)
-    guess = f"did you mean '{close[0]}'? Choose" if close else "choose"
-    return f"Unknown data set '{name}', and no such folder: {guess} one of {', '.join(DATA_SETS)}, or a folder's path."
+    return f"unknown data set {name!r}, and no such folder{nearest(name, DATA_SETS)}, or the path of a folder."

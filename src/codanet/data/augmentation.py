@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch.nn.functional import pad
 
 from codanet.data.error import DataError
 from codanet.data.image import size_pair
+from codanet.names import nearest
 
 Size = int | tuple[int, int]
 
@@ -196,7 +196,5 @@ def augmentation(name: str, size: Size) -> Augmentation:
     "imagenet" and "centre-crop" cut `size` (240) out of larger images (256); the others keep the size.
     """
     if name not in AUGMENTATIONS:
-        close = get_close_matches(name, AUGMENTATIONS, n=1, cutoff=0.4)
-        guess = f"did you mean '{close[0]}'? Choose" if close else "choose"
-        raise DataError(f"Unknown augmentation '{name}': {guess} one of {', '.join(AUGMENTATIONS)}.")
+        raise DataError(f"unknown augmentation {name!r}{nearest(name, AUGMENTATIONS)}.")
     return AUGMENTATIONS[name](size)
