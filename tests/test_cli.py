@@ -49,6 +49,7 @@ def test_help_of_commands(command, capsys):
         (["train", "digits", "--model", "s_codda"], "did you mean 's_coda'?"),
         (["train", "digits", "--augmentation", "flipcrop"], "flip-crop"),
         (["train"], "recipe"),
+        (["models", "--all"], "takes no arguments"),
     ],
 )
 def test_mistakes(arguments, words, capsys, tmp_path, monkeypatch):
@@ -57,3 +58,13 @@ def test_mistakes(arguments, words, capsys, tmp_path, monkeypatch):
     err = capsys.readouterr().err
     assert words in err
     assert "Traceback" not in err
+
+
+def test_config_files(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "more.yaml").write_text("about: mine\nepochs: 0\n")
+    assert main(["train", "digits", "--config", "more.yaml"]) == 2
+    assert "epochs is 0" in capsys.readouterr().err  # the file was read, its remark passed over
+    (tmp_path / "more.yaml").write_text("base: digits\n")
+    assert main(["train", "digits", "--config", "more.yaml"]) == 2
+    assert "which only a recipe can" in capsys.readouterr().err

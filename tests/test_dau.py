@@ -1,6 +1,8 @@
 """The fast layer against Algorithm 1, and the unit's own theorems."""
 
+import copy
 import itertools
+import pickle
 
 import pytest
 import torch
@@ -296,3 +298,21 @@ def test_double_backward_is_refused_in_words():
     (grad,) = torch.autograd.grad(layer(x).sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         grad.sum().backward()
+
+
+def test_integers_are_refused_and_other_floats_converted():
+    for layer, x in ((DAUConv2d(3, 4, 2, 3), torch.ones(1, 3, 5, 5)), (DAULinear(3, 4, 2), torch.ones(2, 3))):
+        with pytest.raises(ValueError, match="input is torch.uint8"):
+            layer(x.byte())
+        assert layer(x.double()).dtype == torch.float32
+
+
+def half(norm):
+    return 0.5 / norm
+
+
+def test_pickle_and_copy():
+    layer = DAULinear(3, 4, 2, rescale=half)
+    x = torch.rand(2, 3)
+    for again in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(again(x), layer(x))

@@ -94,3 +94,14 @@ def test_dense_matrices_are_bounded(model, monkeypatch):
     monkeypatch.setattr("codanet.linear_map.DENSE_NUMBERS", 1000)
     with pytest.raises(ValueError, match=r"pull\(\)"):
         model.trace(torch.rand(2, 1, 8, 8, dtype=torch.float64)).matrix(1)
+
+
+def test_traces_use_no_autograd(model, x):
+    with torch.inference_mode():
+        made = model.trace(x)
+    for trace in (model.trace(x), made):  # gradients are enabled here, and still none are recorded
+        for values in (trace.contributions(2, 0, (0, 0)), trace.matrix(2), trace.unit_row(5, 1)):
+            assert not values.requires_grad
+            values.numpy()
+    _, differentiable = model.align(x)
+    assert differentiable.class_rows(torch.zeros(2, 1, dtype=torch.long)).requires_grad

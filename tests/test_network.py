@@ -266,3 +266,32 @@ def test_bad_networks():
         create_model("s_coda_r1_8", 10, class_names=("a", "b"))
     with pytest.raises(ValueError, match="no layers"):
         CoDANet([])
+
+
+def test_several_targets_under_autocast():
+    model = create_model("nano_coda", temperature=1.0).eval()
+    x = torch.rand(2, 3, 8, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        why = model.explain(x, "all")
+    assert why.completeness_error().max() < 0.02
+
+
+def test_explaining_encoded_images_that_require_gradients():
+    why = create_model("nano_coda").explain(torch.rand(1, 6, 8, 8, requires_grad=True))
+    assert not why.contributions.requires_grad
+
+
+def test_a_default_device_elsewhere_leaves_no_trace():
+    model, x = create_model("nano_coda"), torch.rand(1, 3, 8, 8)
+    expected = model(x)
+    with torch.device("meta"):
+        assert torch.equal(model(x), expected)
+    assert torch.equal(model(x), expected)
+
+
+def test_image_sizes_and_channels():
+    assert create_model("nano_coda", image_size=12).image_size == (12, 12)
+    with pytest.raises(ValueError, match="image_channels is 0"):
+        create_model("nano_coda", image_channels=0)
+    with pytest.raises(ValueError, match="temperature is 'a'"):
+        create_model("nano_coda", temperature="a")

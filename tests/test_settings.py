@@ -146,6 +146,9 @@ def test_schedules():
         ({"batch_size": 30, "accumulate": 4}, "take a multiple of 4"),
         ({"compile": "yes"}, "compile is 'yes'"),
         ({"regularisation": -1}, "must not be negative"),
+        ({"epochs": None}, "epochs is None"),
+        ({"epochs": float("inf")}, "epochs is inf"),
+        ({"threads": 0}, "threads is 0"),
     ],
 )
 def test_bad_settings(entries, words):
@@ -170,6 +173,17 @@ def test_recipe_files(tmp_path):
         read_settings(file)
     file.write_text("sweep: {temperature: 10}\n")
     with pytest.raises(ValueError, match="list of values"):
+        load_recipe(file)
+    file.write_text("sweep: {about: [1]}\n")
+    with pytest.raises(ValueError, match="unknown setting 'about'"):
+        load_recipe(file)
+    file.write_text("sweep: {learning_rate: [1e-3, 2e-3]}\n")
+    assert [settings.learning_rate for _, settings in load_recipe(file).runs()] == [1e-3, 2e-3]
+    file.write_text(f"base: {file}\n")
+    with pytest.raises(ValueError, match="is its own base"):
+        load_recipe(file)
+    file.write_text("base: [1]\n")
+    with pytest.raises(ValueError, match="a recipe was given as"):
         load_recipe(file)
     with pytest.raises(ValueError, match="is not a file"):
         load_recipe(tmp_path / "none.yaml")

@@ -283,3 +283,57 @@ def test_sweep_and_compile_and_precision(pictures, tmp_path):
         assert codanet.load(tmp_path / "runs" / f"temperature={value}" / "model.safetensors").temperature == value
     result = train(path, tmp_path / "low", quiet=True, temperature=8, precision="bf16-mixed", regularisation=0.01)
     assert codanet.load(result.weights).temperature == 8
+
+
+def test_compiled_runs_can_be_taken_up_without_compiling(pictures, tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"data: {pictures}\nepochs: 2\n{SETTINGS}")
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    from codanet.run import Lines
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Lines, "on_train_epoch_end", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train(path, tmp_path / "run", compile=True)
+    assert torch.load(tmp_path / "run" / LAST, weights_only=True)["epoch"] == 0
+    assert train(path, tmp_path / "run", quiet=True).epochs == 2
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "settings", "no settings"])
+def test_damaged_runs_are_refused_in_words(damage, recipe, tmp_path):
+    train(recipe, tmp_path / "run", quiet=True, epochs=1)
+    last, described = tmp_path / "run" / LAST, tmp_path / "run" / "settings.json"
+    if damage == "empty":
+        last.write_bytes(b"")
+    elif damage == "cut":
+        last.write_bytes(last.read_bytes()[:5000])
+    elif damage == "settings":
+        described.write_text("{")
+    else:
+        described.unlink()
+    with pytest.raises(ValueError, match="holds a run that cannot be read"):
+        train(recipe, tmp_path / "run", quiet=True, epochs=1)
+
+
+def test_what_is_wrong_is_said_before_data_are_fetched(recipe, pictures, tmp_path, monkeypatch):
+    monkeypatch.setattr("codanet.training.load_data", lambda *_, **__: pytest.fail("data were fetched"))
+    for changes, words in (
+        ({"model": "s_codda"}, "did you mean 's_coda'"),
+        ({"augmentation": "flips"}, "did you mean 'flip-crop'"),
+        ({"rescale": "l3"}, "unknown rescale"),
+        ({"temperature": -1}, "temperature is -1"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            train(recipe, tmp_path / "run", quiet=True, **changes)
+    with pytest.raises(ValueError, match="lies inside the pictures"):
+        train(recipe, pictures / "runs", quiet=True)
+
+
+def test_an_accelerator_that_is_not_there(recipe, tmp_path):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(ValueError, match="1 x gpu cannot be used here"):
+        train(recipe, tmp_path / "run", quiet=True, accelerator="gpu")

@@ -90,7 +90,7 @@ def test_saving_is_all_or_nothing(model, tmp_path, monkeypatch):
         raise OSError("no space left on device")
 
     monkeypatch.setattr("codanet.weights.save_file", fails)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(ValueError, match="could not be written .*no space"):
         codanet.save(model, path)
     assert path.read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 1
@@ -159,3 +159,26 @@ def test_core_import_is_lean():
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     foreign = {m for m in loaded if m not in sys.stdlib_module_names and not m.startswith("_")}
     assert foreign <= {"codanet", "torch", "numpy", "PIL", "safetensors"}
+
+
+@pytest.mark.parametrize("header", ["[]", "null", '{"format": 1, "layers": [{"units": 1e30}]}'])
+def test_headers_that_make_no_model(model, tmp_path, header):
+    path = tmp_path / "model.safetensors"
+    save_file(model.state_dict(), path, metadata={"codanet": header})
+    with pytest.raises(ValueError, match=str(path)):
+        codanet.load(path)
+
+
+def test_files_can_be_read_by_others(model, tmp_path):
+    path = codanet.save(model, tmp_path / "model.safetensors")
+    plain = tmp_path / "plain"
+    plain.write_text("x")
+    assert path.stat().st_mode == plain.stat().st_mode
+
+
+@pytest.mark.parametrize(("key", "rows"), [("1.weight", 7), ("1.bias", 3)])
+def test_import_refuses_tensors_that_do_not_fit_each_other(key, rows):
+    state = published(create_model("nano_coda"))
+    name = f"network.1.weighting_f.{key}"
+    with pytest.raises(ValueError, match="do not fit each other"):
+        codanet.import_state_dict({**state, name: state[name][:-rows]})

@@ -24,7 +24,7 @@ codanet COMMAND --help tells more of each."""
 def _train(arguments: list[str]) -> int:
     from jsonargparse import ArgumentParser
 
-    from .settings import FIELDS, Settings, load_recipe, read_settings
+    from .settings import FIELDS, RECIPE_ONLY, Settings, load_recipe, read_settings
 
     parser = ArgumentParser(
         prog="codanet train",
@@ -47,11 +47,18 @@ def _train(arguments: list[str]) -> int:
     given = {word.partition("=")[0].removeprefix("--") for word in words if word.startswith("--")}
     parsed = parser.parse_args(words)
     load_recipe(parsed.recipe)  # an unknown one is said before anything heavy is imported
+    from lightning.pytorch.utilities import rank_zero_only
+
     from .training import train_all
 
     changes: dict[str, Any] = read_settings(parsed.config) if parsed.config else {}
+    changes.pop("about", None)
+    if wrong := changes.keys() & set(RECIPE_ONLY):
+        raise ValueError(f"{parsed.config} says {min(wrong)}, which only a recipe can: train {parsed.config} itself")
     changes |= {name: parsed[name] for name in FIELDS if name in given}
     for result in train_all(parsed.recipe, parsed.output, **changes):
+        if rank_zero_only.rank:  # one process of several speaks
+            continue
         if parsed.json:
             print(
                 json.dumps(
@@ -71,7 +78,16 @@ def _table(rows: Sequence[tuple[str, ...]]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
+def _no_more(command: str, arguments: list[str]) -> None:
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        raise SystemExit(0)
+    if arguments:
+        raise ValueError(f"codanet {command} takes no arguments, but was given {' '.join(arguments)}: leave them out")
+
+
 def _models(arguments: list[str]) -> int:
+    _no_more("models", arguments)
     import torch
 
     from .zoo import ARCHITECTURES, create_model
@@ -89,6 +105,7 @@ def _models(arguments: list[str]) -> int:
 
 
 def _recipes(arguments: list[str]) -> int:
+    _no_more("recipes", arguments)
     from .settings import list_recipes, load_recipe
 
     _table([(name, load_recipe(name).about) for name in list_recipes()])

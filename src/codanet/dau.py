@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from .forms import Product, Transpose, blocks
+from .forms import Product, Transpose
 from .norm import Norm
 from .patches import fold, output_size, unfold
 from .rescale import rescaling
 
 Rescale = str | Callable[[Tensor], Tensor]
+WEIGHT_NUMBERS = 2 << 20  # floats of weights w(x) made at a time where several rows are pulled back through them
 
 
 class DynamicWeights(NamedTuple):
@@ -48,8 +49,8 @@ class _DAU(nn.Module):
     def _align(self, patches: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The units' outputs [P, n], and the factors z [P, R] and scale [P, n] of their weights."""
         device = patches.device.type
-        if torch.is_autocast_enabled(device):
-            patches = patches.to(torch.get_autocast_dtype(device))
+        autocast = torch.is_autocast_enabled(device)
+        patches = patches.to(torch.get_autocast_dtype(device) if autocast else self.A.dtype)
         low, wide = patches.dtype, torch.promote_types(self.A.dtype, torch.float32)
         with torch.autocast(device, enabled=False):  # products in low precision, norms never
             z = linear(patches, self.B.to(low)).to(wide)
@@ -68,17 +69,22 @@ class _DAU(nn.Module):
 
     def _pull(self, rows: Tensor, z: Tensor, scale: Tensor) -> Tensor:
         """Σ_j t_j w_j: rows t [P, K, n] of a linear map behind this layer, pulled back before it, [P, K, d]."""
-        factors = rows.to(scale.dtype) * scale.unsqueeze(1)
-        weight = self.A.to(scale.dtype)
-        if rows.shape[1] == 1 or torch.is_grad_enabled():
-            pulled = [Transpose.apply(factors[:, k].contiguous(), z, weight) for k in range(rows.shape[1])]
+        with torch.autocast(rows.device.type, enabled=False):
+            return self._pulled(rows.to(scale.dtype) * scale.unsqueeze(1), z, self.A.to(scale.dtype))
+
+    @staticmethod
+    def _pulled(factors: Tensor, z: Tensor, weight: Tensor) -> Tensor:
+        if factors.shape[1] == 1 or torch.is_grad_enabled():
+            pulled = [Transpose.apply(factors[:, k].contiguous(), z, weight) for k in range(factors.shape[1])]
             return torch.stack(pulled, 1)
         # for several rows the weights of a block of patches, made once, cost less than they save
         rank, units, size = weight.shape
-        out = factors.new_empty(*rows.shape[:2], size)
-        for block in blocks(len(rows), units * size, factors):
+        out = factors.new_empty(*factors.shape[:2], size)
+        step = max(1, WEIGHT_NUMBERS // (units * size))
+        for start in range(0, len(factors), step):
+            block = slice(start, start + step)
             weights = (z[block] @ weight.view(rank, -1)).view(-1, units, size)
-            torch.bmm(factors[block], weights, out=out[block])
+            out[block] = torch.bmm(factors[block], weights)
         return out
 
 
@@ -86,6 +92,11 @@ def _whole(least: int = 0, **sizes: int) -> None:
     for name, value in sizes.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise ValueError(f"{name} is {value!r}: it must be a whole number, {least} or more")
+
+
+def _floating(x: Tensor) -> None:
+    if not x.is_floating_point():
+        raise ValueError(f"input is {x.dtype}: it must be floating point, so convert it with .float()")
 
 
 def _positive(**sizes: int) -> None:
@@ -115,6 +126,7 @@ class DAULinear(_DAU):
         """The output [..., n], and the linear map that made it of x."""
         if x.ndim < 1 or x.shape[-1] != self.in_features:
             raise ValueError(f"input has shape {list(x.shape)}: the last dimension must be {self.in_features}")
+        _floating(x)
         out, z, scale = self._align(x.reshape(-1, self.in_features))
         out = out.view(*x.shape[:-1], self.out_features)
         return out, DynamicWeights(z, scale, x.shape, out.shape)
@@ -166,6 +178,7 @@ class DAUConv2d(_DAU):
         """The output [N, n, H', W'], and the linear map that made it of x."""
         if x.ndim != 4 or x.shape[1] != self.in_channels:
             raise ValueError(f"input has shape {list(x.shape)}: it must be [N, {self.in_channels}, H, W]")
+        _floating(x)
         height, width = self.output_size(x.shape[2], x.shape[3])
         patches = unfold(x.permute(0, 2, 3, 1), self.kernel_size, self.stride, self.padding)
         out, z, scale = self._align(patches)

@@ -65,7 +65,7 @@ def _buffer(numbers: int, dtype: torch.dtype, slot: int) -> Tensor:
     held = _scratch.buffers.get((dtype, slot))
     if held is None or len(held) < numbers:
         with torch.inference_mode(False):
-            held = _scratch.buffers[dtype, slot] = torch.empty(numbers, dtype=dtype)
+            held = _scratch.buffers[dtype, slot] = torch.empty(numbers, dtype=dtype, device="cpu")
     return held[:numbers]
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from .dau import DAUConv2d, DynamicWeights
 
 DENSE_NUMBERS = 1 << 28  # the largest dense matrix made: 1 GiB in float32
+MATRIX_ROWS = 64  # of it pulled back at a time
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class LinearMap:
     temperature: float
     bias: float  # b0
     logits: Tensor  # [N, classes]
+    differentiable: bool = False  # whether gradients flow through the rows, as the training objective needs
 
     @property
     def depth(self) -> int:
@@ -29,7 +31,8 @@ class LinearMap:
 
     def shape(self, layer: int) -> tuple[int, ...]:
         """(C, H, W) of a layer, (classes,) of the last one."""
-        return tuple(self._checked(layer).shape[1:]) if layer < self.depth else (self.logits.shape[1],)
+        shape = self._checked(layer).shape[1:]
+        return tuple(shape) if layer < self.depth else (self.logits.shape[1],)
 
     def _checked(self, layer: int) -> Tensor:
         if not isinstance(layer, int) or not 0 <= layer <= self.depth:
@@ -48,6 +51,10 @@ class LinearMap:
         if rows.ndim != len(expected) + 1 or (rows.shape[0], *rows.shape[2:]) != expected:
             sizes = ", ".join(map(str, expected[1:]))
             raise ValueError(f"rows have shape {list(rows.shape)}: they must be [{expected[0]}, K, {sizes}]")
+        with torch.set_grad_enabled(self.differentiable and torch.is_grad_enabled()):
+            return self._pull(rows, target, source)
+
+    def _pull(self, rows: Tensor, target: int, source: int) -> Tensor:
         layer = target
         if layer == self.depth and layer > source:  # the pooling's transpose: every position gets the row, over T
             positions = self.activations[-1].shape[2:]
@@ -92,4 +99,5 @@ class LinearMap:
             )
         rows = torch.eye(entries, dtype=self.weights[0].scale.dtype, device=self.logits.device)
         rows = rows.view(1, entries, *shape).expand(len(self.logits), entries, *shape)
-        return self.pull(rows, target, source).reshape(len(self.logits), entries, columns)
+        parts = [self.pull(some, target, source).flatten(2) for some in rows.split(MATRIX_ROWS, 1)]
+        return torch.cat(parts, 1).reshape(len(self.logits), entries, columns)

@@ -37,7 +37,7 @@ class CoDANet(nn.Module):
         layers: tuple[Layer, ...] | list[Layer],
         *,
         image_channels: int = 3,
-        image_size: tuple[int, int] | None = None,
+        image_size: tuple[int, int] | int | None = None,
         temperature: float = 1.0,
         logit_bias: float = LOGIT_BIAS,
         rescale: Rescale = "sq",
@@ -50,8 +50,12 @@ class CoDANet(nn.Module):
         super().__init__()
         if not layers:
             raise ValueError("a CoDANet was given no layers: it needs at least one, whose units are the classes")
-        if not (math.isfinite(temperature) and temperature > 0):
+        if not isinstance(temperature, (int, float)) or not (math.isfinite(temperature) and temperature > 0):
             raise ValueError(f"temperature is {temperature!r}: it must be a positive number, 1000 for example")
+        if isinstance(image_size, int):
+            image_size = (image_size, image_size)
+        if not isinstance(image_channels, int) or image_channels < 1:
+            raise ValueError(f"image_channels is {image_channels!r}: it must be 1 for grey, 3 for RGB, or more")
         self.architecture = tuple(layers)
         self.num_classes = layers[-1].units
         self.image_channels, self.image_size = image_channels, image_size
@@ -149,8 +153,15 @@ class CoDANet(nn.Module):
             activations.append(out)
             weights.append(made)
         logits = self.pool(activations[-1])
-        layers = self.units
-        return logits, LinearMap(layers, tuple(activations), tuple(weights), self.temperature, self.logit_bias, logits)
+        return logits, LinearMap(
+            self.units,
+            tuple(activations),
+            tuple(weights),
+            self.temperature,
+            self.logit_bias,
+            logits,
+            differentiable=torch.is_grad_enabled(),
+        )
 
     @torch.no_grad()
     def trace(self, images: Tensor) -> LinearMap:
@@ -181,7 +192,7 @@ class CoDANet(nn.Module):
             logits=logits,
             targets=targets if several else targets[:, 0],
             rows=rows if several else rows[:, 0],
-            inputs=encoded,
+            inputs=encoded.detach(),
             bias=self.logit_bias,
             class_names=self.class_names,
         )

@@ -43,11 +43,14 @@ RESCALINGS = {
 }
 
 
-def _from_function(alpha: Callable[[Tensor], Tensor]) -> Rescaling:
-    def scale(norm: Tensor, unit: Tensor) -> Tensor:
-        return torch.where(norm > 0, unit * alpha(_positive(unit * norm)), torch.zeros_like(norm))
+class _Function:
+    """A user's α(n); a class, not a closure, so that a model with it can be pickled if α can."""
 
-    return Rescaling(getattr(alpha, "__name__", "custom"), 2, scale)
+    def __init__(self, alpha: Callable[[Tensor], Tensor]):
+        self.alpha = alpha
+
+    def __call__(self, norm: Tensor, unit: Tensor) -> Tensor:
+        return torch.where(norm > 0, unit * self.alpha(_positive(unit * norm)), torch.zeros_like(norm))
 
 
 def rescaling(rescale: str | Callable[[Tensor], Tensor]) -> Rescaling:
@@ -59,7 +62,7 @@ def rescaling(rescale: str | Callable[[Tensor], Tensor]) -> Rescaling:
             raise ValueError(
                 f"rescale function gave {answer!r} for {probe}: it must return one factor α(‖u‖) for each norm"
             )
-        return _from_function(rescale)
-    if rescale not in RESCALINGS:
+        return Rescaling(getattr(rescale, "__name__", "custom"), 2, _Function(rescale))
+    if not isinstance(rescale, str) or rescale not in RESCALINGS:
         raise ValueError(f"unknown rescale {rescale!r}{nearest(rescale, RESCALINGS)}, or pass a function of the norm")
     return RESCALINGS[rescale]

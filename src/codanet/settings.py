@@ -74,6 +74,8 @@ class Settings:
     threads: int | None = None
 
     def __post_init__(self) -> None:
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads is {self.threads!r}: it must be 1 or more, or left out")
         for name in ("epochs", "batch_size", "accumulate", "halve_every", "devices", "nodes", "maps_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: it must be 1 or more")
@@ -103,6 +105,9 @@ FIELDS = tuple(field.name for field in dataclasses.fields(Settings))
 FREE = {"accelerator", "devices", "nodes", "workers", "maps_every", "threads", "root", "source", "compile", "recompute"}
 
 
+RECIPE_ONLY = ("base", "about", "sweep")  # what a recipe may say besides
+
+
 @dataclass(frozen=True)
 class Recipe:
     """Settings by name, and, for an ablation, the values that one of them takes in turn."""
@@ -117,7 +122,7 @@ class Recipe:
         if self.sweep is None:
             return [("", self.settings)]
         key, values = self.sweep
-        return [(f"{key}={value}", dataclasses.replace(self.settings, **{key: value})) for value in values]
+        return [(f"{key}={value}", changed(self.settings, {key: value})) for value in values]
 
 
 def list_recipes() -> list[str]:
@@ -125,10 +130,9 @@ def list_recipes() -> list[str]:
     return sorted(file.name.removesuffix(".yaml") for file in files.iterdir() if file.name.endswith(".yaml"))
 
 
-def _checked(entries: Any, where: str) -> dict[str, Any]:
+def _checked(entries: Any, where: str, known: tuple[str, ...] = FIELDS) -> dict[str, Any]:
     if not isinstance(entries, Mapping):
         raise ValueError(f"{where} holds {type(entries).__name__}: it must be a mapping of settings to values")
-    known = (*FIELDS, "base", "about", "sweep")
     for key in entries:
         if key not in known:
             raise ValueError(f"unknown setting {key!r} in {where}{nearest(key, known)}")
@@ -146,29 +150,33 @@ def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
         entries = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not YAML ({str(error).splitlines()[0]}): write 'setting: value' lines") from None
-    return _checked(entries or {}, str(path))
+    return _checked(entries or {}, str(path), (*FIELDS, *RECIPE_ONLY))
 
 
-def load_recipe(name: str | os.PathLike[str]) -> Recipe:
+def load_recipe(name: str | os.PathLike[str], _above: tuple[str, ...] = ()) -> Recipe:
     """A recipe by its name, from a YAML file, or, for a folder of pictures, the recipe `folder`."""
+    if not isinstance(name, (str, os.PathLike)):
+        raise ValueError(f"a recipe was given as {name!r}: give a name, a folder of pictures or a .yaml file")
     text = os.fspath(name)
+    if text in _above:
+        raise ValueError(f"recipe {text!r} is its own base ({' → '.join((*_above, text))}): name another one")
     if text in list_recipes():
         with resources.as_file(resources.files("codanet") / "recipes" / f"{text}.yaml") as path:
-            return _recipe(text, read_settings(path))
+            return _recipe(text, read_settings(path), (*_above, text))
     place = Path(text).expanduser()
     if place.is_dir():
         recipe = load_recipe("folder")
-        return dataclasses.replace(recipe, settings=dataclasses.replace(recipe.settings, data=str(place)))
+        return dataclasses.replace(recipe, settings=dataclasses.replace(recipe.settings, data=str(place.resolve())))
     if place.suffix in (".yaml", ".yml"):
-        return _recipe(place.stem, read_settings(place))
+        return _recipe(place.stem, read_settings(place), (*_above, text))
     raise ValueError(
         f"unknown recipe {text!r}{nearest(text, list_recipes())}, or give a folder of pictures or a .yaml file"
     )
 
 
-def _recipe(name: str, entries: dict[str, Any]) -> Recipe:
-    base, about, sweep = (entries.pop(key, None) for key in ("base", "about", "sweep"))
-    start = load_recipe(base).settings if base else Settings()
+def _recipe(name: str, entries: dict[str, Any], above: tuple[str, ...]) -> Recipe:
+    base, about, sweep = (entries.pop(key, None) for key in RECIPE_ONLY)
+    start = load_recipe(base, above).settings if base else Settings()
     settings = changed(start, entries)
     if sweep is not None:
         if not isinstance(sweep, Mapping) or len(sweep) != 1 or not all(isinstance(v, list) for v in sweep.values()):
@@ -185,7 +193,7 @@ def changed(settings: Settings, entries: Mapping[str, Any]) -> Settings:
     for key, value in _checked(entries, "the settings").items():
         wanted = types.get(key, "")
         try:
-            if value is None:
+            if value is None and "None" in wanted:
                 values[key] = None
             elif "float" in wanted:
                 values[key] = float(value)
@@ -197,7 +205,7 @@ def changed(settings: Settings, entries: Mapping[str, Any]) -> Settings:
                 values[key] = os.fspath(value)
             else:
                 raise ValueError
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             kind = wanted.replace("<class '", "").replace("'>", "").replace(" | None", "")
             raise ValueError(f"{key} is {value!r}: it must be a {kind}") from None
     return dataclasses.replace(settings, **values)

@@ -18,6 +18,7 @@ import lightning
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -63,7 +64,8 @@ class Classification(LightningModule):
     def __init__(self, model: CoDANet, data: ImageData, settings: Settings):
         super().__init__()
         self.model, self.data, self.settings = model, data, settings
-        self.compiled = torch.compile(model) if settings.compile and not settings.regularisation else None
+        # in a tuple, so that its weights are not a second set of this module's
+        self.compiled = (torch.compile(model),) if settings.compile and not settings.regularisation else ()
         self.augmentation: nn.Module = augmentation(settings.augmentation, model.image_size or data.image_size)
         larger = model.image_size is not None and data.image_size != model.image_size
         self.fitting: nn.Module = augmentation("centre-crop" if larger else "none", model.image_size or data.image_size)
@@ -100,8 +102,8 @@ class Classification(LightningModule):
         generator = self.generator(index)
         with torch.no_grad():
             pictures = self.augmentation(images.to(self.model.dtype) / 255, generator)
-        if self.compiled is not None:
-            logits = self.compiled(pictures)
+        if self.compiled:
+            logits = self.compiled[0](pictures)
             loss = classification_loss(logits, labels)
         else:
             loss, logits = objective(self.model, pictures, labels, self.settings.regularisation, generator)
@@ -173,10 +175,18 @@ def _writable(folder: Path, needed: int) -> None:
 def _resumable(folder: Path, after: dict[str, Any]) -> Path | None:
     """The checkpoint to go on from; an error if the folder holds a run with other settings or on other images."""
     last, described = folder / LAST, folder / "settings.json"
-    if described.is_file():
-        before = json.loads(described.read_text(encoding="utf-8"))
+    if last.is_file():
+        try:
+            before = dict(json.loads(described.read_text(encoding="utf-8")))
+            torch.load(last, map_location="meta", weights_only=True)
+        except Exception as error:  # whatever a damaged file makes of json and of torch's unpickler
+            reason = type(error).__name__
+            raise ValueError(
+                f"{folder} holds a run that cannot be read ({reason} in {LAST} or settings.json): choose another "
+                "--output, or delete that folder"
+            ) from None
         other = [key for key in after if key not in FREE and before.get(key) != after[key]]
-        if other and last.is_file():
+        if other:
             differences = ", ".join(f"{key} {before.get(key)!r} instead of {after[key]!r}" for key in other)
             raise ValueError(f"{folder} holds a run with {differences}: choose another --output, or delete that folder")
     return last if last.is_file() else None
@@ -186,6 +196,20 @@ def _write(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)
+
+
+def _check(settings: Settings, folder: Path) -> None:
+    """What can be said before any data are fetched."""
+    with torch.device("meta"):
+        create_model(settings.model, rescale=settings.rescale, temperature=settings.temperature)
+    augmentation(settings.augmentation, 32)
+    pictures = Path(settings.data).resolve()
+    if pictures.is_dir() and pictures in (folder.resolve(), *folder.resolve().parents):
+        raise ValueError(
+            f"the output {folder} lies inside the pictures {settings.data} and would be taken for a class of them: "
+            "choose an --output outside"
+        )
+    _writable(folder, 0)
 
 
 def _build(settings: Settings, data: ImageData) -> CoDANet:
@@ -308,6 +332,7 @@ def train_all(
 
 
 def _run(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
+    _check(settings, folder)
     data = load_data(
         settings.data, root=settings.root, size=settings.image_size, seed=settings.seed, source=settings.source
     )
@@ -323,7 +348,11 @@ def _run(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
     _write(folder / "settings.json", json.dumps(described, indent=2))
     module = Classification(model, data, settings)
     with _few_words(), _threads(settings.threads):
-        trainer = _trainer(settings, folder, quiet)
+        try:
+            trainer = _trainer(settings, folder, quiet)
+        except MisconfigurationException as error:
+            reason = str(error).split(". ")[0]
+            raise ValueError(f"{settings.devices} x {settings.accelerator} cannot be used here ({reason})") from None
         try:
             trainer.fit(module, ckpt_path=None if checkpoint is None else str(checkpoint), weights_only=True)
         except SystemExit:  # Lightning's way of ending an interrupted run

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -45,15 +44,18 @@ def save(model: CoDANet, path: str | os.PathLike[str], provenance: Mapping[str, 
         "provenance": {**model.provenance, **(provenance or {})},
     }
     tensors = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.touch()
+        mode = temporary.stat().st_mode  # the user's own, where safetensors makes files for the owner alone
         save_file(tensors, temporary, metadata={HEADER: json.dumps(header)})
+        temporary.chmod(mode)
         os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{path} could not be written ({error}): make room or choose another place") from None
+    finally:
+        temporary.unlink(missing_ok=True)
     return path
 
 
@@ -80,6 +82,8 @@ def load(path: str | os.PathLike[str]) -> CoDANet:
     """The model in a file written by `save`, in evaluation mode."""
     path = Path(path)
     header, tensors = _read(path)
+    if not isinstance(header, Mapping):
+        raise ValueError(f"{path} has a header that is not a mapping: it is damaged, so save the model again")
     if header.get("format") != FORMAT:
         raise ValueError(f"{path} has format {header.get('format')!r}, this version reads {FORMAT}: update codanet")
     try:
@@ -97,8 +101,8 @@ def load(path: str | os.PathLike[str]) -> CoDANet:
                 name=header["name"],
                 provenance=header["provenance"],
             )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} has an incomplete header ({error!r}): save the model again") from None
+    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"{path} has a header that makes no model ({error!r}): save the model again") from None
     check_tensors(path, {key: value.shape for key, value in model.state_dict().items()}, tensors)
     model.load_state_dict(tensors, assign=True)
     return model.requires_grad_().eval()
@@ -191,7 +195,7 @@ def _label(source: object) -> str:
 def _published_layers(state: Mapping[str, Any], source: object) -> list[tuple[Tensor, Tensor, Tensor | None]]:
     layers: dict[str, dict[str, Tensor]] = {}
     for key, value in state.items():
-        match = _PUBLISHED.match(key)
+        match = _PUBLISHED.match(key) if isinstance(key, str) else None
         if match is None or not isinstance(value, Tensor):
             raise ValueError(f"{_label(source)} has an unexpected entry {key!r}: only weighting_f.* tensors are known")
         layers.setdefault(match["layer"], {})[match["part"]] = value
@@ -199,6 +203,13 @@ def _published_layers(state: Mapping[str, Any], source: object) -> list[tuple[Te
         for part in ("0.weight", "1.weight"):
             if part not in parts or parts[part].ndim != 4:
                 raise ValueError(f"{_label(source)} lacks {prefix}weighting_f.{part} with four dimensions")
+        B, A, b = parts["0.weight"], parts["1.weight"], parts.get("1.bias")
+        size = B[0].numel()
+        if A.shape[0] % size or A.shape[1:] != (B.shape[0], 1, 1) or (b is not None and b.shape != A.shape[:1]):
+            shapes = ", ".join(str(list(part.shape)) for part in parts.values())
+            raise ValueError(
+                f"{_label(source)} has {prefix}weighting_f of shapes {shapes}, which do not fit each other"
+            )
     return [(parts["0.weight"], parts["1.weight"], parts.get("1.bias")) for parts in layers.values()]
 
 

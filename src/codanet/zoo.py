@@ -94,7 +94,7 @@ def create_model(
     num_classes: int | None = None,
     *,
     image_channels: int | None = None,
-    image_size: tuple[int, int] | None = None,
+    image_size: tuple[int, int] | int | None = None,
     temperature: float | None = None,
     rescale: Rescale = "sq",
     bias: bool = True,
@@ -114,7 +114,7 @@ def create_model(
     return CoDANet(
         layers,
         name=name,
-        image_channels=image_channels or architecture.image_channels,
+        image_channels=architecture.image_channels if image_channels is None else image_channels,
         image_size=image_size or (architecture.image_size, architecture.image_size),
         temperature=architecture.temperature if temperature is None else temperature,
         **options,

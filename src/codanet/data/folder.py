@@ -239,5 +239,6 @@ def shared_size(sizes: list[Size]) -> Size:
 
 def path_checksum(part: Listing, root: Path) -> str:
     """sha256 over the training files' relative paths and sizes, sorted."""
-    lines = sorted(f"{relative(path, root)}\0{path.stat().st_size}\n" for path in part.paths)
+    sizes = [(path, path.stat().st_size if path.exists() else 0) for path in part.paths]  # a broken link has none
+    lines = sorted(f"{relative(path, root)}\0{size}\n" for path, size in sizes)
     return hashlib.sha256("".join(lines).encode(errors="surrogateescape")).hexdigest()
