@@ -39,14 +39,15 @@ def _train(arguments: list[str]) -> int:
     options = {"--recipe", "--output", "--config", "--json", "--help", *(f"--{name}" for name in FIELDS)}
     words = []
     for word in arguments:
-        flag, _, value = word.partition("=")
-        if flag.startswith("--") and flag.replace("-", "_").replace("__", "--", 1) not in options:
-            raise ValueError(f"unknown setting {flag!r}{nearest(flag.lstrip('-'), FIELDS)}")
-        flag = flag.replace("-", "_").replace("__", "--", 1) if flag.startswith("--") else flag
-        words.append(f"{flag}={value}" if "=" in word else flag)
+        flag, sign, value = word.partition("=")
+        if flag.startswith("--"):
+            flag = "--" + flag.removeprefix("--").replace("-", "_")
+            if flag not in options:
+                raise ValueError(f"unknown setting {word.partition('=')[0]!r}{nearest(flag.lstrip('-'), FIELDS)}")
+        words.append(flag + sign + value)
     given = {word.partition("=")[0].removeprefix("--") for word in words if word.startswith("--")}
     parsed = parser.parse_args(words)
-    load_recipe(parsed.recipe)  # an unknown one is said before anything heavy is imported
+    recipe = load_recipe(parsed.recipe)  # an unknown one is said before anything heavy is imported
     from lightning.pytorch.utilities import rank_zero_only
 
     from .training import train_all
@@ -56,7 +57,7 @@ def _train(arguments: list[str]) -> int:
     if wrong := changes.keys() & set(RECIPE_ONLY):
         raise ValueError(f"{parsed.config} says {min(wrong)}, which only a recipe can: train {parsed.config} itself")
     changes |= {name: parsed[name] for name in FIELDS if name in given}
-    for result in train_all(parsed.recipe, parsed.output, **changes):
+    for result in train_all(recipe, parsed.output, **changes):
         if rank_zero_only.rank:  # one process of several speaks
             continue
         if parsed.json:
