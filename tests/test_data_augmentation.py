@@ -17,6 +17,7 @@ from codanet.data.augmentation import (
     RandomCrop,
     augmentation,
     list_augmentations,
+    mosaics,
 )
 
 
@@ -133,3 +134,16 @@ def test_flip_crop_is_fast() -> None:
         step(given, generator)
         times.append(time.process_time() - start)
     assert min(times) / 512 < 1e-4  # processor seconds per image
+
+
+def test_mosaics() -> None:
+    images = torch.arange(8.0).view(8, 1, 1, 1).expand(8, 3, 4, 6).contiguous()
+    pictures, labels = mosaics(images, torch.tensor([0, 1, 1, 2, 3, 3, 3, 3]), 5)
+    assert pictures.shape == (2, 3, 8, 12)
+    assert (pictures[1, :, :4, :6] == 4).all()
+    assert (pictures[1, :, :4, 6:] == 5).all()
+    assert (pictures[1, :, 4:, :6] == 6).all()
+    assert (pictures[1, :, 4:, 6:] == 7).all()
+    assert labels.tolist() == [[1, 1, 1, 0, 0], [0, 0, 0, 1, 0]]
+    with pytest.raises(DataError, match="multiple of 4"):
+        mosaics(images[:6], torch.zeros(6, dtype=torch.long), 5)

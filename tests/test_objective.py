@@ -81,3 +81,17 @@ def test_lambda_gives_sparser_weights():
         reached[strength] = weight.item(), (logits.argmax(1) == data.val.labels).float().mean().item()
     assert reached[0.1][0] < 0.5 * reached[0.0][0], reached
     assert min(accuracy for _, accuracy in reached.values()) > 0.9, reached
+
+
+def test_several_labels_and_another_temperature():
+    model = create_model("nano_coda", image_channels=1, temperature=16).double()
+    images, labels = torch.rand(2, 1, 8, 8, dtype=torch.float64), torch.tensor([3, 1])
+    wanted = torch.nn.functional.one_hot(labels, 10)
+    assert objective(model, images, labels)[0] == objective(model, images, wanted)[0]
+    loss, logits = objective(model, images, labels, temperature=4.0)
+    colder = create_model("nano_coda", image_channels=1, temperature=4).double()
+    colder.load_state_dict(model.state_dict())
+    assert loss.item() == pytest.approx(objective(colder, images, labels)[0].item(), rel=1e-12)
+    assert torch.equal(logits, model(images))
+    with pytest.raises(ValueError, match="leave mosaics out"):
+        objective(model, images, wanted, regularisation=0.1)

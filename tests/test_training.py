@@ -21,7 +21,8 @@ from safetensors.torch import load_file
 
 import codanet
 from codanet.run import BEST, LAST, Divergence
-from codanet.training import train
+from codanet.settings import Settings
+from codanet.training import side_at, temperature_at, train
 
 SETTINGS = "model: nano_coda\nimage_size: 12\ntemperature: 16\nbatch_size: 8\nlearning_rate: 1e-2\nthreads: 1\n"
 
@@ -340,3 +341,39 @@ def test_an_accelerator_that_is_not_there(recipe, tmp_path):
         pytest.skip("there is a GPU")
     with pytest.raises(ValueError, match="1 x gpu cannot be used here"):
         train(recipe, tmp_path / "run", quiet=True, accelerator="gpu")
+
+
+def test_growing_pictures_and_a_rising_temperature():
+    settings = Settings(grow_from=16, grow_until=0.5, temperature_from=100.0)
+    assert [side_at(settings, 32, share) for share in (0, 0.2, 0.26, 0.49, 0.5, 1)] == [16, 16, 24, 24, 32, 32]
+    assert side_at(Settings(), 32, 0) == 32
+    assert side_at(Settings(grow_from=40), 32, 0) == 32
+    assert temperature_at(settings, 1000.0, 0) == pytest.approx(100)
+    assert temperature_at(settings, 1000.0, 0.4) == pytest.approx(10**2.5)
+    assert temperature_at(settings, 1000.0, 0.9) == pytest.approx(1000)
+    assert temperature_at(Settings(), 1000.0, 0) == 1000
+    for wrong in ({"mosaic": 1.5}, {"grow_until": -1}, {"grow_from": 0}, {"temperature_from": 0}, {"optimiser": "mun"}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            Settings(**wrong)
+
+
+def test_muon_growth_mosaics_and_rising_temperature_train(pictures, tmp_path, monkeypatch):
+    seen = []
+    forward = codanet.CoDANet.forward
+
+    def watched(self, images):
+        if self.training:
+            seen.append(tuple(images.shape))
+        return forward(self, images)
+
+    monkeypatch.setattr(codanet.CoDANet, "forward", watched)
+    changes = {"optimiser": "muon", "learning_rate": 0.05, "mosaic": 0.5, "temperature_from": 4.0, "epochs": 8}
+    result = train(
+        pictures, tmp_path / "run", quiet=True, model="nano_coda", image_size=24, batch_size=8, threads=1, grow_from=8,
+        temperature=64.0, schedule="one-cycle", **changes,
+    )  # fmt: skip
+    sides = [shape[2] // (2 if shape[0] == 2 else 1) for shape in seen]
+    assert sorted(set(sides)) == [8, 16, 24]
+    assert sides == sorted(sides)
+    assert {shape[0] for shape in seen} == {2, 8}
+    assert result.accuracy > 0.8

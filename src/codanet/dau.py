@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
-from .forms import Product, Transpose
-from .norm import Norm
+from .alignment import Alignment
+from .forms import Transpose
 from .patches import fold, output_size, unfold
 from .rescale import rescaling
 
@@ -51,21 +50,13 @@ class _DAU(nn.Module):
         device = patches.device.type
         autocast = torch.is_autocast_enabled(device)
         patches = patches.to(torch.get_autocast_dtype(device) if autocast else self.A.dtype)
-        low, wide = patches.dtype, torch.promote_types(self.A.dtype, torch.float32)
+        keep = torch.is_grad_enabled() and not self.recompute
         with torch.autocast(device, enabled=False):  # products in low precision, norms never
-            z = linear(patches, self.B.to(low)).to(wide)
-            largest = z.detach().abs().amax(1, keepdim=True)
-            if self.has_bias:
-                largest = largest.clamp(min=1)
-                z = torch.cat([z, torch.ones_like(z[:, :1])], 1)
-            # a power of two changes no digit of z
-            unit = torch.where(largest > 0, torch.exp2(torch.floor(torch.log2(largest))), torch.ones_like(largest))
-            z = z / unit
-            norm = Norm.apply(z, self.A.to(wide), self._rescaling.order)
-            scale = self._rescaling.scale(norm, unit)
-            keep = torch.is_grad_enabled() and not self.recompute
-            product = Product.apply(patches, z, self.A.to(low), keep)
-            return (product * scale).to(low), z, scale
+            out, z, scale, unit = Alignment.apply(patches, self.B, self.A, self._rescaling, keep)
+            if self._rescaling.slope is None:  # the scale is still to be made, of norms
+                scale = self._rescaling.scale(scale, unit)
+                out = (out * scale).to(patches.dtype)
+            return out, z, scale
 
     def _pull(self, rows: Tensor, z: Tensor, scale: Tensor) -> Tensor:
         """Σ_j t_j w_j: rows t [P, K, n] of a linear map behind this layer, pulled back before it, [P, K, d]."""

@@ -8,8 +8,8 @@ u_j = Σ_r z_r Â_rj, and the layer needs only
     norm     ‖u_j‖ = ‖F_j z‖                   for any F_j with F_jᵀF_j = Â_jᵀÂ_j, the smaller the better
 
 The product is linear in p, z and Â and, multiplied by a factor t_j per unit and summed, in t too. Its derivative with
-respect to p is the transposed layer that explanations are made of, so `Product` and `Transpose` are each other's
-derivatives and everything is differentiable, the explanations included.
+respect to p, `Transpose`, is what explanations are made of, and is itself differentiable through the product:
+so explanations can be trained without a second derivative. `alignment.py` puts both forms together.
 """
 
 import math
@@ -81,42 +81,27 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         total += left @ right
 
 
-def _pull(
-    t: Tensor, z: Tensor, weight: Tensor, patches: Tensor, products: Sequence[Tensor], for_patches: bool
-) -> tuple[Tensor | None, Tensor, Tensor]:
-    """The derivatives of Σ_pj t_pj u_pjᵀ p with respect to p [P, d], if asked for, z [P, R] and Â [R, n, d]."""
+def _pull(t: Tensor, z: Tensor, weight: Tensor, patches: Tensor, products: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """The derivatives of Σ_pj t_pj u_pjᵀ p with respect to z [P, R] and Â [R, n, d], given the products Âᵀp."""
     rank, units, size = weight.shape
-    matrix = weight.view(rank * units, size)
     rows = blocks(len(t), rank * units, z)
-    work, again = Workspace(rows, (rank, units), z), Workspace(rows, (rank, units), patches, slot=1)
-    grad_patches = torch.empty_like(patches) if for_patches else None
-    grad_z, grad_matrix = torch.empty_like(z), z.new_zeros(matrix.shape)
-    for index, block in enumerate(rows):
-        if products:
-            part = products[index]  # [b, R, n]
-        else:
-            part = torch.mm(patches[block], matrix.t(), out=flat(again.out(block))).view(-1, rank, units)
+    work = Workspace(rows, (rank, units), z)
+    grad_z, grad_matrix = torch.empty_like(z), z.new_zeros(rank * units, size)
+    for part, block in zip(products, rows, strict=True):
         grad_z[block] = torch.mul(part, t[block].unsqueeze(1), out=work.out(block)).sum(2)
         outer = torch.mul(z[block].unsqueeze(2), t[block].unsqueeze(1), out=work.out(block))
-        outer = outer.flatten(1).to(matrix.dtype)
-        if grad_patches is not None:
-            torch.mm(outer, matrix, out=grad_patches[block])
-        add_product(grad_matrix, outer.t(), patches[block])
-    return grad_patches, grad_z, grad_matrix.to(weight.dtype).view_as(weight)
+        add_product(grad_matrix, outer.flatten(1).to(weight.dtype).t(), patches[block])
+    return grad_z, grad_matrix.to(weight.dtype).view_as(weight)
 
 
-def _product(patches: Tensor, z: Tensor, weight: Tensor, keep: bool) -> tuple[Tensor, list[Tensor]]:
-    """u_jᵀp [P, n], and, if they are to be kept, the products Â_rjᵀp of every block, [b, R, n]."""
+def _product(patches: Tensor, z: Tensor, weight: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """u_jᵀp [P, n], and the products Â_rjᵀp of every block, [b, R, n]."""
     rank, units, size = weight.shape
     matrix = weight.view(rank * units, size)
-    rows = blocks(len(patches), rank * units, z)
-    work = Workspace(rows, (rank, units), patches)
     out, products = z.new_empty(len(patches), units), []
-    for block in rows:
-        part = torch.mm(patches[block], matrix.t(), out=None if keep else flat(work.out(block))).view(-1, rank, units)
-        out[block] = torch.bmm(z[block].unsqueeze(1), part.to(z.dtype)).squeeze(1)
-        if keep:
-            products.append(part)
+    for block in blocks(len(patches), rank * units, z):
+        products.append(torch.mm(patches[block], matrix.t()).view(-1, rank, units))
+        out[block] = torch.bmm(z[block].unsqueeze(1), products[-1].to(z.dtype)).squeeze(1)
     return out, products
 
 
@@ -133,23 +118,6 @@ def _transpose(t: Tensor, z: Tensor, weight: Tensor) -> Tensor:
     return out
 
 
-class Product(Function):
-    """u_jᵀp = Σ_r z_r (Â_rjᵀ p), [P, n]."""
-
-    @staticmethod
-    def forward(ctx: Any, patches: Tensor, z: Tensor, weight: Tensor, keep: bool) -> Tensor:
-        # the products are d/R times smaller than the weights w(x) would be, and save a third of the backward pass
-        out, products = _product(patches, z, weight, keep)
-        ctx.save_for_backward(patches, z, weight, *products)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        patches, z, weight, *products = ctx.saved_tensors
-        return *_pull(grad, z, weight, patches, products, for_patches=ctx.needs_input_grad[0]), None
-
-
 class Transpose(Function):
     """Σ_j t_j u_j, [P, d]: rows t of a linear map, pulled back through the layer."""
 
@@ -162,6 +130,5 @@ class Transpose(Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         t, z, weight = ctx.saved_tensors
-        grad_t, products = _product(grad, z, weight, keep=True)
-        _, grad_z, grad_weight = _pull(t, z, weight, grad, products, for_patches=False)
-        return grad_t, grad_z, grad_weight
+        grad_t, products = _product(grad, z, weight)
+        return grad_t, *_pull(t, z, weight, grad, products)

@@ -5,12 +5,10 @@ are more patches than a few R. Symbols as in `forms.py`.
 """
 
 import math
-from typing import Any, NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from .forms import Workspace, blocks, flat
 
@@ -24,13 +22,48 @@ def _is_direct(order: int, rows: int, rank: int, size: int, dtype: torch.dtype) 
     return order != 2 or dtype == torch.float64 or rows * size <= 2 * rank * size + rows * rank
 
 
-class Gram(NamedTuple):
+@dataclass(frozen=True)
+class NormFactor:
+    """What gives ‖u_j‖ of z: the Cholesky factor of the Gram matrix, or without one Â itself."""
+
+    order: int
     size: Tensor  # s [n], the size of a unit's weights, taken out so that squares neither overflow nor vanish
-    gram: Tensor  # G / s² as [R, R, n]
-    factor: Tensor  # L / s with L Lᵀ = G, as [R, R, n]
+    gram: Tensor | None = None  # G / s as [R, R, n]
+    cholesky: Tensor | None = None  # L / s with L Lᵀ = G, as [R, R, n]; only the norms themselves need it
+
+    def norms(self, z: Tensor, weight: Tensor) -> Tensor:
+        """‖u_j‖ [P, n]."""
+        if self.cholesky is None:
+            return _direct_norm(z, weight, self.size, self.order).mul_(self.size)
+        return _gram_norm(z, self.cholesky).mul_(self.size)
+
+    def moments(self, weight: Tensor) -> Tensor:
+        """Zeros, to be added up over blocks into Σ_p ratio_pj z zᵀ [R, R, n], or directly into dÂ."""
+        return torch.zeros_like(weight if self.gram is None else self.gram)
+
+    def pull(self, grad: Tensor, norm: Tensor, z: Tensor, weight: Tensor, moments: Tensor) -> Tensor:
+        """dz [P, R] of the gradient of the norms; what it adds to the moments is added."""
+        ratio = _ratio(grad, norm / self.size)
+        if self.gram is None:
+            return _direct_norm_backward(grad if self.order == 1 else ratio, z, weight, self.size, self.order, moments)
+        return _gram_norm_backward(ratio, z, self.gram, moments)
+
+    def weight_gradient(self, moments: Tensor, weight: Tensor) -> Tensor:
+        """dÂ_j = Â_j Σ_p ratio_pj z zᵀ / s."""
+        if self.gram is None:
+            return moments
+        scaled = (moments / self.size).permute(2, 0, 1)  # [n, R, R]
+        return torch.bmm(scaled, weight.transpose(0, 1)).transpose(0, 1)
 
 
-def gram_matrix(weight: Tensor) -> Gram:
+def norm_factor(weight: Tensor, order: int, rows: int) -> NormFactor:
+    rank, _, patch = weight.shape
+    if _is_direct(order, rows, rank, patch, weight.dtype):
+        return NormFactor(order, _unit_sizes(weight))
+    return gram_factor(weight)
+
+
+def gram_factor(weight: Tensor) -> NormFactor:
     """G_j = Â_jᵀÂ_j and its Cholesky factor.
 
     zᵀGz loses all digits where Az ≈ -b, but ‖Lᵀz‖ is as accurate as ‖Âz‖ if L is: so G and L are computed in float64,
@@ -52,7 +85,8 @@ def gram_matrix(weight: Tensor) -> Gram:
     factor = factor.masked_fill(empty.unsqueeze(2), 0)
     narrow = weight.dtype
     gram, factor = (matrix.to(narrow).permute(1, 2, 0).contiguous() for matrix in (gram, factor))
-    return Gram(square.sqrt().to(narrow), gram, factor)
+    sizes = square.sqrt().to(narrow)
+    return NormFactor(2, sizes, gram.mul_(sizes), factor)
 
 
 _TRIANGLE = 40  # about how many columns of L are taken at a time, to skip most of its zero half
@@ -74,20 +108,24 @@ def _gram_norm(z: Tensor, factor: Tensor) -> Tensor:
     return out.sqrt_()
 
 
-def _gram_norm_backward(ratio: Tensor, z: Tensor, weight: Tensor, size: Tensor, gram: Tensor) -> tuple[Tensor, Tensor]:
-    """With ratio = ∂/∂‖u‖ · s / ‖u‖: dz = Σ_j ratio_j G_j z / s_j and dÂ_j = Â_j Σ_p ratio_pj z zᵀ / s_j."""
-    rank, units, _ = weight.shape
-    matrix = (gram * size).flatten(1)  # G / s as [R, R·n]
+def _gram_norm_backward(ratio: Tensor, z: Tensor, gram: Tensor, moments: Tensor) -> Tensor:
+    """With ratio = ∂/∂‖u‖ · s / ‖u‖: dz = Σ_j ratio_j G_j z / s, and Σ_p ratio_pj z zᵀ added to the moments."""
+    rank, _, units = gram.shape
+    if rank <= units:  # z zᵀ is the smaller
+        square = (z.unsqueeze(2) * z.unsqueeze(1)).flatten(1)  # [P, R·R]
+        moments.view(rank * rank, units).addmm_(square.t(), ratio)
+        mixed = torch.mm(ratio, gram.view(rank * rank, units).t())  # Σ_j ratio_j G_j [P, R·R]
+        return torch.bmm(mixed.view(-1, rank, rank), z.unsqueeze(2)).squeeze(2)
     rows = blocks(len(z), rank * units, z)
     work = Workspace(rows, (rank, units), z)
-    grad_z, moments = torch.empty_like(z), z.new_zeros(rank * units, rank)
+    grad_z, added = torch.empty_like(z), z.new_zeros(rank, rank * units)
     for block in rows:
-        part = torch.mm(z[block], matrix, out=flat(work.out(block))).view(-1, rank, units)
+        part = torch.mm(z[block], gram.flatten(1), out=flat(work.out(block))).view(-1, rank, units)
         grad_z[block] = part.mul_(ratio[block].unsqueeze(1)).sum(2)
         outer = torch.mul(z[block].unsqueeze(2), ratio[block].unsqueeze(1), out=work.out(block))
-        moments.addmm_(outer.flatten(1).t(), z[block])
-    moments = moments.view(rank, units, rank) / size[:, None]  # [R, n, R]
-    return grad_z, torch.bmm(moments.transpose(0, 1), weight.transpose(0, 1)).transpose(0, 1)
+        added.addmm_(z[block].t(), outer.flatten(1))
+    moments += added.view_as(moments)
+    return grad_z
 
 
 def _unit_sizes(weight: Tensor) -> Tensor:
@@ -108,49 +146,22 @@ def _direct_norm(z: Tensor, weight: Tensor, size: Tensor, order: int) -> Tensor:
 
 
 def _direct_norm_backward(
-    grad: Tensor, norm: Tensor, z: Tensor, weight: Tensor, size: Tensor, order: int
-) -> tuple[Tensor, Tensor]:
-    """dz = Â dw and dÂ = dw zᵀ with dw = u/‖u‖₂ or sign(u), times the gradient."""
+    factor: Tensor, z: Tensor, weight: Tensor, size: Tensor, order: int, moments: Tensor
+) -> Tensor:
+    """dz = Â dw, and dÂ = dw zᵀ added to the moments, with dw = factor · u/s or factor · sign(u)."""
     rank, units, patch = weight.shape
     matrix = weight.view(rank, -1)
     rows = blocks(len(z), 2 * units * patch, z)
     work = Workspace(rows, (units, patch), z)
-    grad_z, grad_matrix = torch.empty_like(z), torch.zeros_like(matrix)
-    factor = grad if order == 1 else _ratio(grad, norm)
+    grad_z, grad_matrix = torch.empty_like(z), moments.view_as(matrix)
     for block in rows:
         part = torch.mm(z[block], matrix, out=flat(work.out(block))).view(-1, units, patch)
         direction = part.sign_() if order == 1 else part.div_(size[:, None])
         part = direction.mul_(factor[block, :, None])
         grad_z[block] = part.flatten(1) @ matrix.t()
         grad_matrix.addmm_(z[block].t(), part.flatten(1))
-    return grad_z, grad_matrix.view_as(weight)
+    return grad_z
 
 
 def _ratio(grad: Tensor, norm: Tensor) -> Tensor:
     return torch.where(norm > 0, grad / norm, torch.zeros_like(norm))  # a zero weight has no direction to grow in
-
-
-class Norm(Function):
-    """‖u_j‖ [P, n], of order 2 (through the Gram matrix where that is cheaper) or 1."""
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, weight: Tensor, order: int) -> Tensor:
-        rank, _, patch = weight.shape
-        gram = None
-        if _is_direct(order, len(z), rank, patch, weight.dtype):
-            size = _unit_sizes(weight)
-            norm = _direct_norm(z, weight, size, order)
-        else:
-            size, gram, factor = gram_matrix(weight)
-            norm = _gram_norm(z, factor)
-        ctx.order = order
-        ctx.save_for_backward(z, weight, size, norm, gram)
-        return norm * size
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        z, weight, size, norm, gram = ctx.saved_tensors
-        if gram is None:
-            return *_direct_norm_backward(grad, norm, z, weight, size, ctx.order), None
-        return *_gram_norm_backward(_ratio(grad, norm), z, weight, size, gram), None

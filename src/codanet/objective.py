@@ -14,8 +14,12 @@ def wrong_classes(labels: Tensor, classes: int, generator: Generator | None = No
 
 
 def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """One-vs-all: every class has a yes and a no of its own; the mean over images and classes."""
-    return binary_cross_entropy_with_logits(logits, one_hot(labels, logits.shape[1]).to(logits.dtype))
+    """One-vs-all: every class has a yes and a no of its own; the mean over images and classes.
+
+    Labels are class numbers [N], or [N, classes] with a one for every class that is there.
+    """
+    wanted = one_hot(labels, logits.shape[1]) if labels.ndim == 1 else labels
+    return binary_cross_entropy_with_logits(logits, wanted.to(logits.dtype))
 
 
 def mean_weight(
@@ -26,17 +30,32 @@ def mean_weight(
     Differentiable through the transposed layers: no second derivative is taken anywhere.
     """
     logits, linear_map = model.align(images)
+    if labels.ndim != 1:
+        raise ValueError(f"labels have shape {list(labels.shape)}: λ needs one class per image, so leave mosaics out")
     targets = torch.stack([labels, wrong_classes(labels, model.num_classes, generator)], 1)
     rows = linear_map.class_rows(targets)  # W / T
     return logits, rows.abs().mean() * model.temperature
 
 
+def at_temperature(logits: Tensor, model: CoDANet, temperature: float) -> Tensor:
+    """The logits that the model would give with another T: b0 + (logits - b0) T / T'."""
+    if temperature == model.temperature:
+        return logits
+    return model.logit_bias + (logits - model.logit_bias) * (model.temperature / temperature)
+
+
 def objective(
-    model: CoDANet, images: Tensor, labels: Tensor, regularisation: float = 0.0, generator: Generator | None = None
+    model: CoDANet,
+    images: Tensor,
+    labels: Tensor,
+    regularisation: float = 0.0,
+    generator: Generator | None = None,
+    temperature: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The loss and the logits. With λ = 0 the rows of W are not computed."""
+    """The loss, at another temperature if one is given, and the logits. With λ = 0 the rows of W are not computed."""
+    temperature = model.temperature if temperature is None else temperature
     if regularisation == 0:
         logits = model(images)
-        return classification_loss(logits, labels), logits
+        return classification_loss(at_temperature(logits, model, temperature), labels), logits
     logits, weight = mean_weight(model, images, labels, generator)
-    return classification_loss(logits, labels) + regularisation * weight, logits
+    return classification_loss(at_temperature(logits, model, temperature), labels) + regularisation * weight, logits

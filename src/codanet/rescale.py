@@ -30,16 +30,26 @@ def normalise(norm: Tensor, unit: Tensor) -> Tensor:
     return torch.where(norm > 0, 1 / _positive(norm), torch.zeros_like(norm))
 
 
+def squash_slope(norm: Tensor, scale: Tensor) -> Tensor:
+    """With β = ‖w‖ = n² / (1 + n²), so scale = β / norm: d scale / d norm = β (1 - 2β) / norm²."""
+    return (scale - 2 * norm * scale.square()) / _positive(norm)
+
+
+def normalise_slope(norm: Tensor, scale: Tensor) -> Tensor:
+    return -scale.square()
+
+
 class Rescaling(NamedTuple):
     name: str
     order: int  # of the norm it looks at
     scale: Callable[[Tensor, Tensor], Tensor]
+    slope: Callable[[Tensor, Tensor], Tensor] | None = None  # d scale / d norm of norm and scale; None: by autograd
 
 
 RESCALINGS = {
-    "sq": Rescaling("sq", 2, squash),
-    "l2": Rescaling("l2", 2, normalise),
-    "l1": Rescaling("l1", 1, normalise),
+    "sq": Rescaling("sq", 2, squash, squash_slope),
+    "l2": Rescaling("l2", 2, normalise, normalise_slope),
+    "l1": Rescaling("l1", 1, normalise, normalise_slope),
 }
 
 

@@ -24,11 +24,16 @@ class Settings:
         rescale: sq, l2 or l1.
         temperature: T of the loss; the model's own if not given.
         regularisation: λ, the weight of the mean |W| in the loss.
+        temperature_from: Where T starts, to rise to `temperature` over the first four fifths; no rise if not given.
         augmentation: none, crop, flip-crop, randaugment or imagenet.
+        grow_from: The side of the pictures at first; they grow to their own size in steps. No growth if not given.
+        grow_until: The share of the run after which they have it.
+        mosaic: The share of batches whose images are put together, four to a picture with all their labels.
         epochs: Passes over the training images.
         batch_size: Images per update, over all devices and accumulated batches together.
         accumulate: Batches whose gradients are added before an update.
-        learning_rate: Of Adam: what the schedule starts from (halving) or rises to (one-cycle).
+        optimiser: adam or muon.
+        learning_rate: What the schedule starts from (halving) or rises to (one-cycle).
         schedule: halving (by 2 every `halve_every` epochs), one-cycle (up for a fifth, down to zero) or constant.
         halve_every: Epochs after which the learning rate halves.
         warmup_epochs: Epochs over which a halving schedule rises linearly from `warmup_from`.
@@ -53,10 +58,15 @@ class Settings:
     rescale: str = "sq"
     temperature: float | None = None
     regularisation: float = 0.0
+    temperature_from: float | None = None
     augmentation: str = "none"
+    grow_from: int | None = None
+    grow_until: float = 0.5
+    mosaic: float = 0.0
     epochs: int = 10
     batch_size: int = 32
     accumulate: int = 1
+    optimiser: str = "adam"
     learning_rate: float = 2.5e-4
     schedule: str = "halving"
     halve_every: int = 60
@@ -82,9 +92,17 @@ class Settings:
         for name in ("regularisation", "warmup_epochs", "workers", "warmup_from"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: it must not be negative")
+        for name in ("mosaic", "grow_until"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)!r}: it is a share, from 0 to 1")
+        if self.temperature_from is not None and not self.temperature_from > 0:
+            raise ValueError(f"temperature_from is {self.temperature_from!r}: it must be positive, or left out")
+        if self.grow_from is not None and self.grow_from < 1:
+            raise ValueError(f"grow_from is {self.grow_from!r}: it is a side in pixels, 1 or more, or left out")
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate is {self.learning_rate!r}: it must be positive, such as 1e-3")
         choices = {
+            "optimiser": ("adam", "muon"),
             "schedule": ("halving", "one-cycle", "constant"),
             "precision": ("32-true", "bf16-mixed", "16-mixed", "64-true"),
             "accelerator": ("auto", "cpu", "gpu", "cuda", "mps"),

@@ -20,13 +20,15 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
+from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader
 
 from . import __version__
 from .data import ImageData, batches, load_data
-from .data.augmentation import augmentation
+from .data.augmentation import augmentation, mosaics
 from .network import CoDANet
-from .objective import classification_loss, objective
+from .objective import at_temperature, classification_loss, objective
+from .optimiser import Muon
 from .run import BEST, LAST, MODEL, Checkpoints, ContributionMaps, Divergence, Lines, progress_bar
 from .settings import FREE, Recipe, Settings, changed, load_recipe
 from .weights import save
@@ -56,6 +58,25 @@ def learning_rate_factor(settings: Settings, epoch: int, progress: float) -> flo
         start = settings.warmup_from / settings.learning_rate
         return start + (1 - start) * epoch / settings.warmup_epochs
     return 0.5 ** (epoch // settings.halve_every)
+
+
+RISE = 0.8  # the share of a run over which T rises
+STEP = 8  # pixels by which growing pictures grow
+
+
+def temperature_at(settings: Settings, temperature: float, progress: float) -> float:
+    """T at a share of the whole run: rising by equal factors in equal times, then constant."""
+    if settings.temperature_from is None:
+        return temperature
+    return settings.temperature_from * (temperature / settings.temperature_from) ** min(1.0, progress / RISE)
+
+
+def side_at(settings: Settings, size: int, progress: float) -> int:
+    """The side of the pictures at a share of the whole run: growing in equal times, in steps of 8 pixels."""
+    if settings.grow_from is None or progress >= settings.grow_until or settings.grow_from >= size:
+        return size
+    sides = range(settings.grow_from, size, STEP)
+    return sides[int(progress / settings.grow_until * len(sides))]
 
 
 class Classification(LightningModule):
@@ -97,22 +118,46 @@ class Classification(LightningModule):
         seed = ((self.settings.seed % 2**16 * 2**12 + self.current_epoch) * 2**24 + batch) * 2**8 + self.global_rank
         return torch.Generator().manual_seed(seed % 2**63)
 
+    @property
+    def progress(self) -> float:
+        """The share of the run's updates that are done."""
+        return self.global_step / max(1, int(self.trainer.estimated_stepping_batches))
+
+    def _pictures(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, float]:
+        """A batch as the network is to see it, its labels, and T."""
+        settings, progress = self.settings, self.progress
+        temperature = temperature_at(settings, self.model.temperature, progress)
+        pictures = self.augmentation(images.to(self.model.dtype) / 255, generator)
+        height, width = pictures.shape[2:]
+        side = side_at(settings, min(height, width), progress)
+        if side < min(height, width):
+            share = side / min(height, width)
+            size = (round(height * share), round(width * share))
+            pictures = interpolate(pictures, size, mode="bilinear", antialias=True)
+            temperature *= size[0] * size[1] / (height * width)  # there are so many fewer positions to sum over
+        together = torch.rand((), generator=generator) < settings.mosaic
+        if together and len(pictures) % 4 == 0:
+            pictures, labels = mosaics(pictures, labels, self.model.num_classes)
+        return pictures, labels, temperature
+
     def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
         images, labels = batch
         generator = self.generator(index)
         with torch.no_grad():
-            pictures = self.augmentation(images.to(self.model.dtype) / 255, generator)
+            pictures, labels, temperature = self._pictures(images, labels, generator)
         if self.compiled:
             logits = self.compiled[0](pictures)
-            loss = classification_loss(logits, labels)
+            loss = classification_loss(at_temperature(logits, self.model, temperature), labels)
         else:
-            loss, logits = objective(self.model, pictures, labels, self.settings.regularisation, generator)
+            loss, logits = objective(self.model, pictures, labels, self.settings.regularisation, generator, temperature)
         if not torch.isfinite(loss.detach()):
             raise Divergence(
                 f"the loss became {loss.item()} at step {self.global_step} (epoch {self.current_epoch + 1}): the last "
                 "good checkpoint is kept; start a new run with a smaller learning_rate"
             )
-        correct = (logits.detach().argmax(1) == labels).float().mean()
+        first = logits.detach().argmax(1)
+        right = first == labels if labels.ndim == 1 else labels.gather(1, first[:, None])[:, 0]
+        correct = right.float().mean()
         self.log("loss", loss.detach(), prog_bar=True, on_step=True, on_epoch=True, batch_size=len(labels))
         self.log("train_accuracy", correct, prog_bar=True, on_step=False, on_epoch=True, batch_size=len(labels))
         return loss
@@ -137,7 +182,8 @@ class Classification(LightningModule):
         self.log("val_accuracy", right / number, prog_bar=True, rank_zero_only=True)
 
     def configure_optimizers(self) -> Any:
-        optimiser = torch.optim.Adam(self.model.parameters(), self.settings.learning_rate)
+        kind = Muon if self.settings.optimiser == "muon" else torch.optim.Adam
+        optimiser = kind(self.model.parameters(), self.settings.learning_rate)
         steps = max(1, int(self.trainer.estimated_stepping_batches))
         per_epoch = max(1, math.ceil(steps / self.settings.epochs))
 

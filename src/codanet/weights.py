@@ -13,11 +13,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from .names import nearest
 from .network import CoDANet, Layer
 from .zoo import ARCHITECTURES, create_model
 
 FORMAT = 1
 HEADER = "codanet"
+SHIPPED = Path(__file__).parent / "shipped"
 
 
 def save(model: CoDANet, path: str | os.PathLike[str], provenance: Mapping[str, Any] | None = None) -> Path:
@@ -78,9 +80,27 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return header, tensors
 
 
+def list_shipped() -> list[str]:
+    """The trained models that come with the package, by name."""
+    return sorted(path.stem for path in SHIPPED.glob("*.safetensors"))
+
+
+def weights_path(model: str | os.PathLike[str]) -> Path:
+    """The file of a model that comes with the package, by its name, or of any other."""
+    if isinstance(model, str) and model in list_shipped():
+        return SHIPPED / f"{model}.safetensors"
+    path = Path(model)
+    if not path.exists() and not path.suffix and len(path.parts) == 1:
+        raise ValueError(
+            f"no model {str(model)!r} comes with the package{nearest(str(model), list_shipped())}, or give a "
+            ".safetensors file"
+        )
+    return path
+
+
 def load(path: str | os.PathLike[str]) -> CoDANet:
-    """The model in a file written by `save`, in evaluation mode."""
-    path = Path(path)
+    """A model that comes with the package, by name ("cifar10"), or one in a file written by `save`; ready to use."""
+    path = weights_path(path)
     header, tensors = _read(path)
     if not isinstance(header, Mapping):
         raise ValueError(f"{path} has a header that is not a mapping: it is damaged, so save the model again")

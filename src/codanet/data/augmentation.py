@@ -151,6 +151,16 @@ class RandAugment(Augmentation):
         return self._operations[name]
 
 
+def mosaics(images: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Four images to a picture, [N / 4, C, 2H, 2W], with the labels of all four, [N / 4, classes] of ones and zeros."""
+    number, channels, height, width = images.shape
+    if number % 4:
+        raise DataError(f"{number} images do not make mosaics of four: pass a multiple of 4.")
+    tiles = images.view(-1, 2, 2, channels, height, width)  # row and column of the tile
+    pictures = tiles.permute(0, 3, 1, 4, 2, 5).reshape(-1, channels, 2 * height, 2 * width)
+    return pictures, torch.nn.functional.one_hot(labels, classes).view(-1, 4, classes).amax(1)
+
+
 def draw(bound: int, count: int, images: Tensor, generator: Generator) -> Tensor:
     """`count` integers in [0, bound), drawn where the generator lives, used where the images live."""
     return torch.randint(bound, (count,), generator=generator, device=generator.device).to(images.device)

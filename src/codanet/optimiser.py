@@ -1,0 +1,53 @@
+"""Muon (Jordan et al. 2024): momentum whose every update is brought to a matrix with equal singular values."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+# of the quintic that drives singular values in (0, 1] towards 1, and how often it is applied
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+ITERATIONS = 5
+RMS = 0.2  # of an update's entries at a learning rate of 1: what Adam's are like, so its learning rates carry over
+
+
+def orthogonalised(matrix: Tensor) -> Tensor:
+    """About U Vᵀ of the matrix U S Vᵀ, by Newton and Schulz's iteration: singular values within 0.7 to 1.2."""
+    a, b, c = COEFFICIENTS
+    flipped = matrix.shape[0] > matrix.shape[1]
+    x = matrix.t() if flipped else matrix
+    x = x / x.norm().clamp(min=torch.finfo(x.dtype).tiny)
+    for _ in range(ITERATIONS):
+        square = x @ x.t()
+        x = a * x + (b * square + c * square @ square) @ x
+    return x.t() if flipped else x
+
+
+class Muon(Optimizer):
+    """For parameters that are filters: B [r, d], and A [R, n, d] taken as the R·n filters of one convolution."""
+
+    def __init__(self, parameters: Iterable[Tensor], learning_rate: float, momentum: float = 0.95):
+        super().__init__(parameters, {"lr": learning_rate, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if "momentum" not in state:
+                    state["momentum"] = torch.zeros_like(parameter)
+                state["momentum"].mul_(group["momentum"]).add_(parameter.grad)
+                ahead = parameter.grad.add(state["momentum"], alpha=group["momentum"])  # Nesterov's
+                matrix = ahead.reshape(-1, ahead.shape[-1])
+                size = group["lr"] * RMS * math.sqrt(max(matrix.shape))
+                parameter.add_(orthogonalised(matrix).view_as(parameter), alpha=-size)
+        return loss
