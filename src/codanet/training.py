@@ -31,6 +31,7 @@ from .objective import at_temperature, classification_loss, objective
 from .optimiser import Muon
 from .run import BEST, LAST, MODEL, Checkpoints, ContributionMaps, Divergence, Lines, progress_bar
 from .settings import FREE, Recipe, Settings, changed, load_recipe
+from .stages import Start, begin, read_start
 from .weights import save
 from .zoo import create_model
 
@@ -51,6 +52,8 @@ def learning_rate_factor(settings: Settings, epoch: int, progress: float) -> flo
     """The learning rate over `settings.learning_rate`, at an epoch and at a share of the whole run."""
     if settings.schedule == "constant":
         return 1.0
+    if settings.schedule == "decay":
+        return 1 - progress
     if settings.schedule == "one-cycle":
         rise = 0.2
         return progress / rise if progress < rise else max(0.0, (1 - progress) / (1 - rise))
@@ -82,9 +85,9 @@ def side_at(settings: Settings, size: int, progress: float) -> int:
 class Classification(LightningModule):
     """A CoDA-Net with its data, loss, optimiser and schedule."""
 
-    def __init__(self, model: CoDANet, data: ImageData, settings: Settings):
+    def __init__(self, model: CoDANet, data: ImageData, settings: Settings, stages: tuple[dict[str, Any], ...] = ()):
         super().__init__()
-        self.model, self.data, self.settings = model, data, settings
+        self.model, self.data, self.settings, self.stages = model, data, settings, stages
         # in a tuple, so that its weights are not a second set of this module's
         self.compiled = (torch.compile(model),) if settings.compile and not settings.regularisation else ()
         self.augmentation: nn.Module = augmentation(settings.augmentation, model.image_size or data.image_size)
@@ -195,10 +198,10 @@ class Classification(LightningModule):
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["seconds"] = self.seconds
+        checkpoint["seconds"], checkpoint["stages"] = self.seconds, list(self.stages)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.seconds = checkpoint["seconds"]
+        self.seconds, self.stages = checkpoint["seconds"], tuple(checkpoint.get("stages", ()))
 
 
 def _writable(folder: Path, needed: int) -> None:
@@ -325,12 +328,15 @@ def _trainer(settings: Settings, folder: Path, quiet: bool) -> Trainer:
 
 
 def _provenance(recipe: str, module: Classification, result: Result) -> dict[str, Any]:
+    settings = dataclasses.asdict(module.settings)
+    stages = [*module.stages, {"settings": settings, "epochs": result.epochs, "hours": round(result.hours, 3)}]
     return {
         "recipe": recipe,
-        "settings": dataclasses.asdict(module.settings),
+        "settings": settings,
         "seed": module.settings.seed,
-        "epochs": result.epochs,
-        "hours": round(result.hours, 3),
+        "epochs": sum(stage["epochs"] for stage in stages),
+        "hours": round(sum(stage["hours"] for stage in stages), 3),
+        **({"stages": stages} if module.stages else {}),
         "val_accuracy": result.accuracy,
         "val_images": len(module.data.val),
         "data": module.data.name,
@@ -389,10 +395,14 @@ def _run(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
         model = _build(settings, data)
     finally:
         torch.set_rng_state(random_state)
+    start = Start({}, ())
+    if settings.start is not None and checkpoint is None:
+        start = read_start(settings.start)
+        begin(model, start, settings.start)
     # last, best and one being written, each with Adam's two moments; and the weights
     _writable(folder, 10 * sum(p.numel() * p.element_size() for p in model.parameters()))
     _write(folder / "settings.json", json.dumps(described, indent=2))
-    module = Classification(model, data, settings)
+    module = Classification(model, data, settings, start.stages)
     with _few_words(), _threads(settings.threads):
         try:
             trainer = _trainer(settings, folder, quiet)
