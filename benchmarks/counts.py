@@ -18,7 +18,8 @@ from torch.utils.flop_counter import flop_registry
 from algorithm1 import Algorithm1Net
 from codanet import forms
 from codanet.zoo import create_model
-from costs import FIRST, METHODS, OURS, WIDE, Method, Shape, shapes
+from costs import FIRST, METHODS, OURS, Method
+from operations import WIDE, Shape, shapes
 
 _ALLOCATE = {"empty", "new_empty", "empty_like", "new_empty_strided", "empty_strided", "_unsafe_view", "promote_types"}
 _FILL = {"zeros", "zeros_like", "new_zeros", "ones_like", "scalar_tensor", "fill_", "zero_"}  # write, do not read
@@ -51,7 +52,7 @@ class Counter(TorchDispatchMode):
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         name = func.overloadpacket.__name__
-        if func.is_view or name in _ALLOCATE:
+        if func.is_view or name in _ALLOCATE or (name == "copy_" and _same(*args[:2])):
             return out
         read = [] if name in _FILL else args[1:] if name == "copy_" else args
         self.bytes += sum(_stored(read).values()) + sum(_stored(out).values())
@@ -64,6 +65,11 @@ class Counter(TorchDispatchMode):
             inputs = {key: value for key, value in kwargs.items() if key != "out"}
             self.flops += flop_registry[func.overloadpacket](*args, **inputs, out_val=out)
         return out
+
+
+def _same(to: Tensor, of: Tensor) -> bool:
+    """`x[i] += y` ends in a copy of x[i] onto itself, which PyTorch leaves out."""
+    return to.is_set_to(of) and to.dtype == of.dtype
 
 
 def _stored(tree: Any) -> dict[tuple[int, int], int]:

@@ -4,7 +4,8 @@
     python benchmarks/scaling.py --check                     count real runs on this machine beside the formulas
     python benchmarks/scaling.py --markdown docs/scaling.md  do both and write them into that page
 
-`costs` holds the formulas and the constants, `counts` the counting of real runs that checks them.
+`operations` holds the formulas, `costs` the constants and what follows, `counts` the counting of real runs that checks
+the formulas.
 """
 
 from __future__ import annotations
@@ -41,14 +42,13 @@ from costs import (
     SIZE,
     TERA,
     TF32,
-    WIDE,
     Method,
     Run,
     largest_batch,
     run,
-    shapes,
 )
 from counts import CHECKED, CHECKS, check, predict
+from operations import WIDE, shapes
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

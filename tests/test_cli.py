@@ -1,9 +1,21 @@
-"""The command line: what it prints, what it returns, and one sentence for a mistake."""
+"""The command line: what it prints, what it returns, one sentence for a mistake, and every example it gives."""
 
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
+from PIL import Image
 
-from codanet import list_models
-from codanet.cli import COMMANDS, main
+import codanet
+from codanet import CoDANet, list_models
+from codanet.cli import COMMANDS, USAGE, main
+from codanet.network import Layer
 from codanet.settings import list_recipes
 
 
@@ -27,14 +39,149 @@ def test_models_and_recipes(capsys):
     assert main(["recipes"]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in list_recipes())
+    assert main(["models", "--json"]) == 0
+    facts = {each["name"]: each for each in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert facts["s_coda"]["parameters"] == sum(p.numel() for p in codanet.create_model("s_coda").parameters())
+    assert set(list_models()) <= set(facts)
+    assert main(["recipes", "--json"]) == 0
+    assert [json.loads(line)["name"] for line in capsys.readouterr().out.splitlines()] == list_recipes()
 
 
-@pytest.mark.parametrize("command", ["train", "bench"])
-def test_help_of_commands(command, capsys):
+def help_of(command, capsys):
     with pytest.raises(SystemExit) as stop:
         main([command, "--help"])
     assert stop.value.code == 0
-    assert "usage" in capsys.readouterr().out
+    return capsys.readouterr().out
+
+
+def examples(text):
+    """The command lines in a help text: what stands after two blanks is a remark, after > a file of the shell's."""
+    lines = re.findall(r"^ +(codanet .*)$", text, re.MULTILINE)
+    return [shlex.split(re.split(r" {2,}| >", line)[0])[1:] for line in lines]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_commands(command, capsys):
+    out = help_of(command, capsys)
+    assert out.startswith(f"usage: codanet {command}")
+    found = examples(out)
+    assert found
+    assert all(words[0] == command for words in found)
+    assert max(map(len, out.splitlines())) <= 120
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    """A folder with what the examples speak of; the long work they ask for is noted instead of done."""
+    monkeypatch.chdir(tmp_path)
+    names = ("cat", "dog", "frog")
+    codanet.save(CoDANet([Layer(4, 2), Layer(3, 2)], image_size=8, class_names=names), "model.safetensors")
+    stills = [Image.fromarray(np.random.default_rng(i).integers(0, 256, (12, 12, 3), np.uint8)) for i in range(3)]
+    stills[0].save("cat.jpg")
+    stills[0].save("clip.gif", save_all=True, append_images=stills[1:])
+    for folder in ("photos", "pictures/cat", "pictures/dog"):
+        (tmp_path / folder).mkdir(parents=True)
+        for index, still in enumerate(stills):
+            still.save(tmp_path / folder / f"{index}.png")
+    (tmp_path / "mine.yaml").write_text("base: digits\nepochs: 2\n")
+    asked = []
+
+    def note(result):
+        def called(*arguments, **options):
+            asked.append((arguments, options))
+            return result
+
+        return called
+
+    page = SimpleNamespace(share_url=None, local_url="here", is_running=False, close=lambda verbose: None)
+    monkeypatch.setattr("codanet.training.train_all", note([]))
+    monkeypatch.setattr("codanet.bench.bench", note(None))
+    monkeypatch.setattr("codanet.evaluation.evaluate", note(SimpleNamespace(as_json=dict)))
+    monkeypatch.setattr("codanet.commands.evaluate._print", lambda results: None)
+    monkeypatch.setattr("codanet.report.report", note(tmp_path / "report.html"))
+    monkeypatch.setattr("codanet.app.start", note(page))
+    monkeypatch.setattr("codanet.data.load_data", lambda name: None)
+    load = codanet.load
+    monkeypatch.setattr("codanet.weights.load", lambda name: load("model.safetensors"))
+    return asked
+
+
+INSTANT = ("explain", "models", "recipes", "completion")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_example_in_the_help_runs(command, capsys, workplace):
+    found = examples(help_of(command, capsys))
+    for words in found:
+        assert main(words) == 0, words
+    assert len(workplace) == (0 if command in INSTANT else len(found))  # each reached the library
+
+
+def test_every_example_in_the_usage_runs(capsys, workplace):
+    found = [" ".join(words) for words in examples(USAGE)]
+    assert {words.split()[0] for words in found} == set(COMMANDS)
+    for words in found:
+        given = words.replace("MODEL", "model.safetensors").replace("path/to/pictures", "pictures")
+        assert main(given.split()) == 0, words
+
+
+def test_training_by_its_example(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = next(words for words in examples(USAGE) if words[:2] == ["train", "digits"])
+    assert main([*words, "--epochs", "1", "--maps-every", "9", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["accuracy"] > 0.2
+    rows = Image.fromarray(np.zeros((8, 8), np.uint8))
+    rows.save("zero.png")
+    assert main(["explain", result["weights"], "zero.png", "-o", "why.svg"]) == 0  # what it trained can be explained
+
+
+def complete(script, *words):
+    """What bash offers for the last of the words."""
+    line = " ".join(shlex.quote(word) for word in words)
+    code = f'{script}\nCOMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _codanet; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_the_tab_key(capsys):
+    if shutil.which("bash") is None:
+        pytest.skip("bash is not installed")
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    assert complete(script, "codanet", "") == [*COMMANDS, "--help", "--version"]
+    assert complete(script, "codanet", "tr") == ["train"]
+    assert complete(script, "codanet", "train", "digi") == ["digits"]
+    assert complete(script, "codanet", "train", "digits", "--ep") == ["--epochs"]
+    assert complete(script, "codanet", "train", "digits", "--model", "nano") == ["nano_coda"]
+    assert complete(script, "codanet", "explain", "m", "a.png", "--pal") == ["--palette"]
+    assert complete(script, "codanet", "explain", "m", "a.png", "--style", "") == ["map", "overlay", "weights"]
+    assert complete(script, "codanet", "explain", "m", "a.png", "--compare", "gradc") == ["gradcam"]
+    assert complete(script, "codanet", "explain", "mod") == []  # so that bash offers files
+    assert complete(script, "codanet", "evaluate", "m", "--da") == ["--data"]
+    assert complete(script, "codanet", "completion", "z") == ["zsh"]
+
+
+def test_other_shells(capsys):
+    for shell in ("zsh", "fish"):
+        assert main(["completion", shell]) == 0
+        script = capsys.readouterr().out
+        assert all(command in script for command in COMMANDS)
+        assert "nano_coda" in script
+        if shutil.which(shell):
+            subprocess.run([shell, "-n"], input=script, text=True, check=True)
+    assert main(["completion", "cmd"]) == 2
+    assert "bash" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_had_enough():
+    code = "import sys; from codanet.cli import main; sys.exit(main(['recipes']))"
+    program = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    program.stdout.close()
+    assert program.stderr.read() == b""
+    program.stderr.close()
+    assert program.wait() == 0
 
 
 @pytest.mark.parametrize(
@@ -49,7 +196,9 @@ def test_help_of_commands(command, capsys):
         (["train", "digits", "--model", "s_codda"], "did you mean 's_coda'?"),
         (["train", "digits", "--augmentation", "flipcrop"], "flip-crop"),
         (["train"], "recipe"),
-        (["models", "--all"], "takes no arguments"),
+        (["models", "--all"], "unknown option '--all'"),
+        (["models", "s_coda"], "was given 's_coda', which it has no use for"),
+        (["completion"], "required: shell; codanet completion --help shows how it is used"),
     ],
 )
 def test_mistakes(arguments, words, capsys, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,11 @@ def test_commands_exist_as_they_are_written(line):
     _, command, *words = shlex.split(line)
     assert command in COMMANDS
     options = [word.removeprefix("--").replace("-", "_") for word in words if word.startswith("--")]
-    assert set(options) <= {*FIELDS, "output"}
+    module = import_module(COMMANDS[command], "codanet")
+    if hasattr(module, "parser"):
+        module.parser().parse(words)  # says what is wrong, if anything
+    else:
+        assert set(options) <= {*FIELDS, "output"}
     if command == "train":
         assert words[0] in (*list_recipes(), "pictures", "mine.yaml")
 

@@ -10,9 +10,11 @@ import costs
 import scaling
 from algorithm1 import Algorithm1Net
 from codanet import forms
+from codanet.dau import DAUConv2d
 from codanet.zoo import ARCHITECTURES, create_model
-from costs import METHODS, Method, Operation, all_reduce_seconds, largest_batch, memory, run, seconds, shapes
+from costs import METHODS, Method, all_reduce_seconds, largest_batch, memory, run, seconds
 from counts import Counter, Counts, check, measure
+from operations import Operation, Shape, our_backward, our_forward, our_kept, our_working, shapes
 from scaling import fill
 
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
@@ -47,6 +49,51 @@ def test_formulas_agree_with_counts(name, size, batch, method):
     assert formula.kernels == pytest.approx(counted.kernels, rel=0.06)
 
 
+LAYERS = {  # channels, image size, units, rank of a 3x3 layer, by how its norms are made and differentiated
+    "directly": (5, 4, 7, 9),
+    "by G": (20, 12, 8, 18),
+    "by G, in parts": (20, 18, 8, 80),
+    "by zzᵀ": (20, 12, 40, 18),
+}
+
+
+@pytest.fixture(params=LAYERS)
+def layer(request) -> tuple[Shape, list[int]]:
+    channels, size, units, rank = LAYERS[request.param]
+    shape = Shape(size**2, channels * 9, units, rank, channels * size**2, channels * (size + 2) ** 2, 3, False)
+    assert shape.direct == (request.param == "directly")
+    assert (shape.rows <= units) == (request.param == "by zzᵀ")
+    return shape, [channels, size, units, rank]
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("low", [4, 2])
+def test_formulas_of_one_layer(layer, low, recompute, monkeypatch):
+    shape, (channels, size, units, rank) = layer
+    monkeypatch.setattr(forms, "BLOCK_BYTES", 1 << 60)
+    module = DAUConv2d(channels, units, rank, 3, recompute=recompute)
+    dtype = torch.float32 if low == 4 else torch.bfloat16
+    x = torch.rand(1, size, size, channels, dtype=dtype, requires_grad=True)
+    forward, backward, held = Counter(), Counter(), {}
+
+    def pack(tensor):
+        held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        with forward, torch.autocast("cpu", torch.bfloat16, enabled=low == 2):
+            out = module(x.permute(0, 3, 1, 2))
+        grad = torch.ones(1, size, size, units, dtype=dtype)
+        with backward:
+            torch.autograd.grad(out.permute(0, 2, 3, 1), [x, *module.parameters()], grad)
+    held.pop(module.A.untyped_storage().data_ptr())
+    assert our_kept(shape, low, recompute) == sum(held.values())
+    for formula, counted in (our_forward(shape, low), forward), (our_backward(shape, low, recompute), backward):
+        assert sum(operation.flops for operation in formula) == pytest.approx(counted.flops, rel=1e-12)
+        assert sum(operation.kernels for operation in formula) == counted.kernels
+        assert sum(operation.bytes for operation in formula) == pytest.approx(counted.bytes, rel=0.002)
+
+
 def test_counts_of_a_plain_layer_are_known_by_construction():
     class Linear(nn.Module):
         def __init__(self):
@@ -70,6 +117,15 @@ def test_in_place_products_are_counted():
     assert counter.flops == 2 * 3 * 4 * 5
 
 
+def test_a_copy_onto_itself_is_no_kernel():
+    x, counter = torch.zeros(4, 3), Counter()
+    with counter:
+        x[1:] += 1
+        assert (counter.kernels, counter.bytes) == (1, 4 * 2 * 9)
+        x[1:] = x[:3].clone()
+    assert counter.kernels == 3
+
+
 def test_counting_leaves_the_block_size_as_it_was():
     before = forms.BLOCK_BYTES
     with pytest.raises(ValueError, match="images are"):
@@ -83,25 +139,44 @@ def test_shapes_have_the_parameters_of_the_model(name):
     assert sum(layer.parameters for layer in shapes(name, None, ARCHITECTURES[name].image_size, 1)) == parameters
 
 
-@pytest.mark.parametrize("method", [TF32, FIRST_TF32], ids=lambda method: method.label)
-def test_memory_bounds_the_peak(method, monkeypatch):
-    # a GPU has no workspace that outlives an operation
+@pytest.fixture
+def one_block(monkeypatch):
+    """As on a GPU, which has no workspace that outlives an operation either."""
     monkeypatch.setattr(forms.Workspace, "__init__", lambda self, *args, **kwargs: setattr(self, "buffer", None))
     monkeypatch.setattr(forms, "BLOCK_BYTES", 1 << 60)
-    model: nn.Module = create_model("s_coda_r1_2")
-    if method is FIRST_TF32:
-        model = Algorithm1Net.from_model(model)
-    images = torch.rand(2, 3, 32, 32)
+
+
+def peak_bytes(step):
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        model(images).sum().backward()
+        step()
     events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
     now = peak = 0
     for event in sorted(events, key=lambda event: event.start_ns()):
         now += event.nbytes()
         peak = max(peak, now)
+    return peak
+
+
+@pytest.mark.parametrize("method", [TF32, FIRST_TF32], ids=lambda method: method.label)
+def test_memory_bounds_the_peak(method, one_block):
+    model: nn.Module = create_model("s_coda_r1_2")
+    if method is FIRST_TF32:
+        model = Algorithm1Net.from_model(model)
+    images = torch.rand(2, 3, 32, 32)
+    peak = peak_bytes(lambda: model(images).sum().backward())
     layers = shapes("s_coda_r1_2", None, 32, 2)
     resident = 3 * 4 * sum(layer.parameters for layer in layers)  # parameters and Adam's moments are not in the profile
     assert 0.7 * (memory(method, layers) - resident) < peak <= memory(method, layers) - resident
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_memory_of_one_layer_bounds_its_peak(layer, recompute, one_block):
+    shape, (channels, size, units, rank) = layer
+    module = DAUConv2d(channels, units, rank, 3, recompute=recompute)
+    x = torch.rand(1, size, size, channels, requires_grad=True)
+    peak = peak_bytes(lambda: module(x.permute(0, 3, 1, 2)).sum().backward())
+    most = our_kept(shape, 4, recompute) + our_working(shape, 4, recompute) + 4 * shape.parameters  # and their gradient
+    assert 0.8 * most < peak <= most
 
 
 def test_roofline_takes_the_slowest_of_three():

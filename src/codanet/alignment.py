@@ -27,7 +27,8 @@ class Alignment(Function):
         rank, (rows, units, size) = len(B), A.shape
         low, wide = patches.dtype, torch.promote_types(A.dtype, torch.float32)
         columns = rows * units
-        matrix = torch.cat([A.view(columns, size), B]).to(low)  # [R·n + r, d]
+        matrix = patches.new_empty(columns + rank, size)  # Â over B, in the patches' precision
+        matrix[:columns], matrix[columns:] = A.view(columns, size), B
         weight = A.to(wide)
         factor = norm_factor(weight, rescaling.order, len(patches))
         parts = blocks(len(patches), columns + rank, weight)

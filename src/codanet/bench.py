@@ -36,6 +36,16 @@ ALGORITHM1 = Path(__file__).parents[2] / "benchmarks" / "algorithm1.py"
 CLASSES = 10
 TIMED = {"forward": "forward", "step": "training step", "explain": "explanation of one class"}
 Job = dict[str, Any]
+EXAMPLES = """\
+  codanet bench --output bench.json                     the paper's S network and its ranks, some minutes
+  codanet bench --models s_coda_r1_8 --batch 4 --quick  one network, once"""
+NUMBERS = {
+    "batch": (16, "images at a time"),
+    "size": (32, "side of the images"),
+    "threads": (2, "of the CPU"),
+    "rounds": (3, "processes for each measurement"),
+    "repeats": (6, "timings in each of them"),
+}
 
 
 def bench(
@@ -287,13 +297,15 @@ def _command(settings: dict[str, Any], output: Path | None) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m codanet.bench", description=bench.__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="codanet bench", description=bench.__doc__, epilog=f"examples:\n{EXAMPLES}", allow_abbrev=False
+    )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--models", nargs="+", default=list(MODELS))
-    for key, default in (("batch", 16), ("size", 32), ("threads", 2), ("rounds", 3), ("repeats", 6)):
-        parser.add_argument(f"--{key}", type=int, default=default)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--models", nargs="+", default=list(MODELS), help=f"of codanet models ({', '.join(MODELS)})")
+    for key, (default, about) in NUMBERS.items():
+        parser.add_argument(f"--{key}", type=int, default=default, help=f"{about} (%(default)s)")
+    parser.add_argument("--output", type=Path, help="JSON file; a table in Markdown is written beside it")
+    parser.add_argument("--quick", action="store_true", help="every measurement once, to see that all works")
     parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)
     options = vars(parser.parse_args(argv))
     worker = options.pop("worker")

@@ -1,14 +1,22 @@
 """What a CoDA-Net's decision is made of."""
 
+import html
+import os
+from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .names import nearest
 
 Target = None | int | str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]] | Tensor
+
+NOTEBOOK_IMAGES, NOTEBOOK_TARGETS = 8, 10  # as many as a notebook shows
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,81 @@ class Explanation:
 
     def __len__(self) -> int:
         return len(self.logits)
+
+    def to_numpy(self) -> dict[str, NDArray[np.generic]]:
+        """Everything as plain arrays of one's own, by the names used here."""
+        names = ("logits", "probabilities", "targets", "pixels", "contributions", "rows", "images")
+        return {name: np.array(_plain(getattr(self, name)).numpy()) for name in names}
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        palette: str = "red-blue",
+        style: str = "map",
+        scale: float | None = None,
+    ) -> Path:
+        """Write the picture as PNG, SVG or PDF, by the suffix of the path.
+
+        style: "map", "overlay" (the map on the image) or "weights" (the row of W in the colours it asks for).
+        palette: "red-blue" or, for those who confuse red and green, "orange-purple". The colours are linear over
+        (-scale, scale), in logits; without a scale it is taken from what is shown.
+        """
+        from .plot import picture, save
+
+        return save(picture(self, palette=palette, style=style, scale=scale), path)
+
+    def part(self, images: int | slice, targets: slice = slice(None)) -> "Explanation":
+        """Of some images, or one, and of some of their targets where there are several."""
+        if isinstance(images, int):
+            if not -len(self) <= images < len(self):
+                raise ValueError(f"image {images} was asked for: the explanation has 0 to {len(self) - 1}")
+            images = slice(images, images + 1 or None)
+        index = (images, targets) if self.targets.ndim == 2 else (images,)
+        return replace(
+            self,
+            logits=self.logits[images],
+            targets=self.targets[index],
+            rows=self.rows[index],
+            inputs=self.inputs[images],
+        )
+
+    def _shown(self) -> "Explanation":
+        return self.part(slice(NOTEBOOK_IMAGES), slice(NOTEBOOK_TARGETS))
+
+    def _repr_png_(self) -> bytes:
+        from .plot import picture, png
+
+        return png(picture(self._shown()))
+
+    def _repr_html_(self) -> str:
+        """The picture, and below it each decision as the sum it is."""
+        shown = self._shown()
+        several = shown.targets.view(len(shown), -1)
+        contributions = shown.contributions.reshape(*several.shape, -1).double()
+        lines = []
+        for image in range(len(shown)):
+            for column, target in enumerate(several[image].tolist()):
+                parts = contributions[image, column]
+                numbers = (parts.clamp(min=0).sum(), parts.clamp(max=0).sum(), shown.bias, shown.logits[image, target])
+                cells = "".join(f"<td style='text-align:right'>{float(number):+.2f}</td>" for number in numbers)
+                probability = f"<td style='text-align:right'>{shown.probabilities[image, target].item():.2f}</td>"
+                name = html.escape(shown.class_name(target))
+                lines.append(f"<tr><td>{image}</td><td style='text-align:left'>{name}</td>{cells}{probability}</tr>")
+        heads = ("image", "class", "for", "against", "bias", "= logit", "probability")
+        left_out = len(self) - len(shown)
+        note = f"<p>The first {len(shown)} of {len(self)} images.</p>" if left_out else ""
+        source = b64encode(self._repr_png_()).decode()
+        return (
+            "<img alt='contribution maps' style='max-width:100%;background:white' "
+            f"src='data:image/png;base64,{source}'>"
+            f"<table><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>{''.join(lines)}</table>{note}"
+        )
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    tensor = tensor.detach().cpu()
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
 
 
 def _class_number(target: object, classes: int, names: Sequence[str] | None) -> int:

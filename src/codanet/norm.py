@@ -118,13 +118,12 @@ def _gram_norm_backward(ratio: Tensor, z: Tensor, gram: Tensor, moments: Tensor)
         return torch.bmm(mixed.view(-1, rank, rank), z.unsqueeze(2)).squeeze(2)
     rows = blocks(len(z), rank * units, z)
     work = Workspace(rows, (rank, units), z)
-    grad_z, added = torch.empty_like(z), z.new_zeros(rank, rank * units)
+    grad_z, total = torch.empty_like(z), moments.view(rank, rank * units)
     for block in rows:
         part = torch.mm(z[block], gram.flatten(1), out=flat(work.out(block))).view(-1, rank, units)
         grad_z[block] = part.mul_(ratio[block].unsqueeze(1)).sum(2)
         outer = torch.mul(z[block].unsqueeze(2), ratio[block].unsqueeze(1), out=work.out(block))
-        added.addmm_(z[block].t(), outer.flatten(1))
-    moments += added.view_as(moments)
+        total.addmm_(z[block].t(), outer.flatten(1))
     return grad_z
 
 

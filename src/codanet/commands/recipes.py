@@ -1,11 +1,30 @@
 """`codanet recipes`."""
 
-from .table import no_more, print_table
+import json
+
+from .parser import Parser
+from .table import print_table
+
+ABOUT = "What codanet train knows by name, and what the paper says of it."
+EXAMPLES = """\
+  codanet recipes
+  codanet recipes --json"""
+
+
+def parser() -> Parser:
+    made = Parser("recipes", ABOUT, EXAMPLES)
+    made.add_argument("--json", action="store_true", help="one JSON object per recipe, instead of a table")
+    return made
 
 
 def main(arguments: list[str]) -> int:
-    no_more("recipes", arguments)
+    given = parser().parse(arguments)
     from ..settings import list_recipes, load_recipe
 
-    print_table([(name, load_recipe(name).about) for name in list_recipes()])
+    about = [(name, load_recipe(name).about) for name in list_recipes()]
+    if given.json:
+        for name, words in about:
+            print(json.dumps({"name": name, "about": words}))
+    else:
+        print_table(about)
     return 0

@@ -5,15 +5,24 @@ from typing import Any
 
 from ..names import nearest
 
+EXAMPLES = """\
+  codanet train digits                            under a minute, nothing to download
+  codanet train pictures                          your own: pictures/cat/1.jpg, pictures/dog/7.png, …
+  codanet train cifar10-cpu --epochs 2 --json     a recipe, with a setting of your own
+  codanet train mine.yaml --output runs/mine      settings in a file"""
+
 
 def main(arguments: list[str]) -> int:
     from jsonargparse import ArgumentParser
 
     from ..settings import FIELDS, RECIPE_ONLY, Settings, load_recipe, read_settings
+    from .parser import help_with_examples
 
     parser = ArgumentParser(
         prog="codanet train",
         description="Train a CoDA-Net. Started again, a stopped run goes on where it stopped.",
+        epilog=f"examples:\n{EXAMPLES}",
+        formatter_class=help_with_examples(),
         exit_on_error=False,
     )
     parser.add_argument("recipe", type=str, help="a recipe's name, a folder of pictures, or a YAML file of settings")

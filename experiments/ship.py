@@ -1,0 +1,66 @@
+"""Make a trained model one of the package's own: measure it, copy its weights, write what the tests will check.
+
+python experiments/ship.py runs/cifar10-cpu cifar10
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+
+import codanet
+from codanet.data import batches, load_data
+from codanet.run import MODEL
+from codanet.weights import SHIPPED
+
+FINGERPRINTS = Path(__file__).resolve().parent.parent / "tests" / "fingerprints"
+
+
+def accuracy(model: codanet.CoDANet, data: str) -> tuple[float, int]:
+    """On all of the data set's test images."""
+    right = number = 0
+    with torch.no_grad():
+        for images, labels in batches(load_data(data).val, 256):
+            right += int((model(images.float() / 255).argmax(1) == labels).sum())
+            number += len(labels)
+    return right / number, number
+
+
+def generated_inputs(model: codanet.CoDANet) -> torch.Tensor:
+    """Waves of colour, dots, black, and white: the same on every machine."""
+    height, width = model.image_size or (32, 32)
+    y, x = torch.meshgrid(torch.linspace(0, 1, height), torch.linspace(0, 1, width), indexing="ij")
+    waves = [torch.stack([0.5 + 0.5 * torch.sin(6.283 * (f * x + (c + 1) * y)) for c in range(3)]) for f in range(4)]
+    dots = [0.5 + 0.5 * torch.sin(70 * x + c) * torch.sin(90 * y - c) for c in range(3)]
+    plain = torch.zeros(3, height, width)
+    return torch.stack([*waves, torch.stack(dots), plain, plain + 1])
+
+
+def fingerprint(name: str) -> dict[str, list[list[float]]]:
+    model = codanet.load(name)
+    with torch.no_grad():
+        return {"logits": [[round(v, 6) for v in row] for row in model(generated_inputs(model)).tolist()]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="folder of a finished run")
+    parser.add_argument("name", help="what codanet.load will know it by")
+    arguments = parser.parse_args()
+    model = codanet.load(arguments.run / MODEL)
+    share, number = accuracy(model, model.provenance["data"])
+    provenance = model.provenance | {"val_accuracy": share, "val_images": number}
+    settings = provenance["settings"]
+    for stage in [*provenance.get("stages", []), {"settings": settings}]:  # where things were is nobody's business
+        for place in ("root", "start"):
+            stage["settings"][place] = None if stage["settings"].get(place) is None else "an earlier stage"
+    SHIPPED.mkdir(exist_ok=True)
+    codanet.save(model, SHIPPED / f"{arguments.name}.safetensors", provenance=provenance)
+    FINGERPRINTS.mkdir(exist_ok=True)
+    (FINGERPRINTS / f"{arguments.name}.json").write_text(json.dumps(fingerprint(arguments.name)) + "\n")
+    print(f"{arguments.name}: {share:.2%} of {number} test images, {provenance['epochs']} epochs")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""The same images under many settings: temperatures (Fig. 4), λ (Fig. A5), reset layers (Fig. A6), layer by layer."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from ..explanation import Target, resolve_targets
+from ..network import CoDANet
+from .colours import colour_scale, finite_array, heatmap, pictures
+from .maps import Maps
+from .sheet import GAP, TITLE, Sheet, number, shortened
+
+Scale = Literal["all", "column", "each"]
+LAYERS_IN_A_ROW = 6
+
+
+def strip(
+    images: Maps,
+    maps: Mapping[str, Maps],
+    *,
+    titles: Sequence[str] | None = None,
+    scale: Scale = "column",
+    palette: str = "red-blue",
+    columns: int | None = None,
+) -> Figure:
+    """A row per image [N, C, H, W]: the image, then its map under every setting, {"T = 10": [N, H, W], …}.
+
+    A scale belongs to "all" maps, to every "column", or to "each" map; the last two are written above them, as ±v.
+    A single image with many maps may be wrapped to rows of `columns`.
+    """
+    if scale not in ("all", "column", "each"):
+        raise ValueError(f"scale is {scale!r}: it must be 'all', 'column' or 'each'")
+    if not maps:
+        raise ValueError("no maps were given: give at least one setting with its maps")
+    shown = pictures(images)
+    count = len(shown)
+    values = {name: finite_array(given) for name, given in maps.items()}
+    for name, given in values.items():
+        if given.ndim != 3 or len(given) != count:
+            raise ValueError(f"the maps of {name!r} have shape {list(given.shape)}: they must be [{count}, H, W]")
+    if titles is not None and len(titles) != count:
+        raise ValueError(f"{len(titles)} titles were given for {count} images: give one for each")
+    whole = colour_scale(np.concatenate([given.ravel() for given in values.values()]))
+    if columns is not None and columns < 1:
+        raise ValueError(f"columns is {columns}: put at least one panel in a row")
+    wide = min(columns or 1 + len(values), 1 + len(values)) if count == 1 else 1 + len(values)
+    several = 2 if scale != "all" else 1
+    written = [title.count("\n") + 1 for title in titles or [""]]
+    first = TITLE * max(several, *written, *(name.count("\n") + several for name in maps))
+    other = TITLE * max(written) if titles else TITLE if scale == "each" else 0
+    heads = [first] + [other + GAP] * (count - 1)
+    heads += [first + GAP] * (-(-(1 + len(values)) // wide) - 1)  # of what is wrapped
+    sheet = Sheet.of(wide, heads, shown.shape[1:3], bar=scale == "all")
+    figure = sheet.figure()
+    for row in range(count):
+        sheet.panel(figure, (row, 0), shown[row], titles[row] if titles else "")
+        for column, (name, given) in enumerate(values.items(), start=1):
+            limit = {"all": whole, "column": colour_scale(given), "each": colour_scale(given[row])}[scale]
+            words = [shortened(name)] if row == 0 else []
+            if scale == "each" or (scale == "column" and row == 0):
+                words.append(f"±{number(limit)}")
+            place = (row + column // wide, column % wide)
+            sheet.panel(figure, place, heatmap(given[row], limit, palette)[0], "\n".join(words))
+    if scale == "all":
+        clipped = any(np.abs(given).max() > whole for given in values.values())
+        sheet.colour_bar(figure, 0, whole, palette, clipped=clipped)
+    return figure
+
+
+def layer_contributions(model: CoDANet, images: Tensor, target: Target = None) -> list[Tensor]:
+    """How much every position of every layer adds to the logit (eq. 7, 9): [N, H_l, W_l] for l = 0, the image, to L.
+
+    Every map of an image adds up to the same number, its logit less b0.
+    """
+    trace = model.trace(images)
+    given, several = resolve_targets(target, len(trace.logits), model.num_classes, model.class_names)
+    if several:
+        raise ValueError("several targets per image were given: layers are shown for one class at a time")
+    targets = trace.logits.argmax(1, keepdim=True) if given is None else given.to(trace.logits.device)
+    return [
+        (trace.class_rows(targets, source=layer)[:, 0] * activations).sum(1)
+        for layer, activations in enumerate(trace.activations)
+    ]
+
+
+def layer_maps(
+    model: CoDANet,
+    images: Tensor,
+    target: Target = None,
+    *,
+    titles: Sequence[str] | None = None,
+    palette: str = "red-blue",
+) -> Figure:
+    """Layer by layer, where the logit of the predicted class, or of `target`, comes from; each layer on its scale."""
+    maps = layer_contributions(model, images, target)
+    names = ["image", *(f"layer {layer}" for layer in range(1, len(maps)))]
+    shown = model.encode(images)[:, : model.image_channels]
+    return strip(shown, dict(zip(names, maps, strict=True)), titles=titles, palette=palette, columns=LAYERS_IN_A_ROW)

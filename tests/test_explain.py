@@ -1,0 +1,394 @@
+"""`codanet explain` from the outside: what is printed, what is drawn, and one sentence for what cannot be."""
+
+import io
+import json
+import struct
+import threading
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from codanet import CoDANet, gallery, plot, read_image, save
+from codanet.cli import main
+from codanet.commands import explain
+from codanet.gallery import ahead, explain_files, picture_paths
+from codanet.network import Layer
+
+NAMES = ("cat", "dog", "frog", "ship", "7")
+SIDE, FACTOR = 16, 15  # pixels of the model's image, and dots for each on a card
+LEFT, RIGHT, TOP = 16, 16 + 240 + 14, 16 + 26
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(3)
+    return CoDANet([Layer(8, 2), Layer(5, 2, stride=2)], image_size=SIDE, class_names=NAMES, temperature=0.1).eval()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, model):
+    """A folder to be in, with a model and three pictures."""
+    save(model, tmp_path / "model.safetensors")
+    for index, name in enumerate(("a", "b", "c")):
+        noise(index).save(tmp_path / f"{name}.png")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def noise(seed, size=(SIDE, SIDE)):
+    values = np.random.default_rng(seed).integers(0, 256, (*size[::-1], 3), np.uint8)
+    return Image.fromarray(values)
+
+
+def run(capsys, *words):
+    code = main(["explain", "model.safetensors", *map(str, words)])
+    out, err = capsys.readouterr()
+    assert "Traceback" not in err
+    return code, out, err
+
+
+def centres(path, left):
+    """The middle dot of every pixel of a panel of a card."""
+    dots = np.asarray(Image.open(path).convert("RGB"))
+    step = slice(FACTOR // 2, 240, FACTOR)
+    return dots[TOP : TOP + 240, left : left + 240][step, step]
+
+
+def test_one_picture(folder, capsys, model):
+    code, out, err = run(capsys, "a.png")
+    explanation = model.explain(read_image("a.png", model)[None])
+    name, p = explanation.class_name(int(explanation.targets)), explanation.probabilities.max().item()
+    assert (code, out.split()) == (0, ["a.png", name, f"{p:.2f}", "why.png"])
+    assert "fitted to 16x16 pixels" in err
+    assert (folder / "why.png").read_bytes() == plot.png(plot.comparison(explanation))
+    assert run(capsys, "a.png")[1].endswith("why-2.png\n")  # nothing is overwritten without being told to
+
+
+def test_a_page_of_several(folder, capsys, model):
+    code, out, _ = run(capsys, "c.png", "a.png", "-o", "all.png", "--palette", "orange-purple")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["c.png", "a.png"]
+    assert len({line.index("all.png") for line in out.splitlines()}) == 1  # in columns
+    images = torch.stack([read_image(name, model) for name in ("c.png", "a.png")])
+    explanation = model.explain(images)
+    tops = [
+        f"{explanation.class_name(i)} p={explanation.probabilities.max(1).values[n]:.2f}"
+        for n, i in enumerate(explanation.targets.tolist())
+    ]
+    figure = plot.contribution_maps(
+        explanation, titles=[f"c.png\n{tops[0]}", f"a.png\n{tops[1]}"], palette="orange-purple"
+    )
+    assert (folder / "all.png").read_bytes() == plot.png(figure)
+
+
+def test_a_page_each(folder, capsys, model):
+    code, out, _ = run(capsys, ".", "-o", "pages", "--json")
+    assert code == 0
+    records = [json.loads(line) for line in out.splitlines()]
+    assert [record["image"] for record in records] == ["a.png", "b.png", "c.png"]
+    for record in records:
+        image = read_image(record["image"], model)
+        explanation = model.explain(image[None])
+        np.testing.assert_array_equal(centres(record["picture"], LEFT), plot.pictures(image[None])[0])
+        np.testing.assert_array_equal(centres(record["picture"], RIGHT), plot.heatmap(explanation.pixels)[0])
+        (target,) = record["targets"]
+        assert target["positive"] + target["negative"] + target["bias"] == pytest.approx(target["logit"], abs=1e-4)
+        assert target == {**target, **record["classes"][0]}
+        assert record["classes"][0]["number"] == int(explanation.targets)
+
+
+def test_a_scale_of_ones_own(folder, capsys, model):
+    run(capsys, "a.png", "b.png", "-o", "pages", "--scale", "0.25")
+    for name in "ab":
+        pixels = model.explain(read_image(f"{name}.png", model)[None]).pixels
+        np.testing.assert_array_equal(centres(f"pages/{name}-why.png", RIGHT), plot.heatmap(pixels, 0.25)[0])
+
+
+def test_targets_and_top(folder, capsys, model):
+    code, out, _ = run(capsys, "a.png", "--target", "frog", "--target", "7", "--json", "-o", "why.svg")
+    targets = json.loads(out)["targets"]
+    assert (code, [target["number"] for target in targets]) == (0, [2, 4])  # "7" is a name here, the fifth
+    assert (folder / "why.svg").read_text().startswith("<?xml")
+    assert json.loads(run(capsys, "a.png", "--target", "3", "--json")[1])["targets"][0]["class"] == "ship"
+    out = run(capsys, "a.png", "--target", "frog")[1]
+    assert "  for frog 0." in out
+    code, out, _ = run(capsys, "a.png", "--top", "3", "--json", "-o", "why.pdf")
+    record = json.loads(out)
+    order = model.explain(read_image("a.png", model)[None]).logits[0].topk(3).indices.tolist()
+    assert [target["number"] for target in record["targets"]] == order
+    assert [each["number"] for each in record["classes"]] == order
+
+
+def test_beside_other_methods(folder, capsys, model):
+    from codanet.attribution import attribute
+
+    assert run(capsys, "a.png", "--compare", "gradcam, ixg", "-o", "page.png")[0] == 0
+    assert run(capsys, "a.png", "--compare", "ixg", "--target", "frog", "-o", "cards")[0] == 0
+    values = attribute(model, read_image("a.png", model)[None], 2, "ixg")
+    third = RIGHT + 240 + 14
+    np.testing.assert_array_equal(centres("cards/a-why.png", third), plot.heatmap(values[0])[0])
+    code, _, err = run(capsys, "a.png", "--compare", "gradcm")
+    assert code == 2
+    assert "did you mean 'gradcam'" in err
+
+
+def test_layer_by_layer(folder, capsys, model):
+    assert run(capsys, "a.png", "--layers", "-o", "page.png")[0] == 0
+    assert run(capsys, "a.png", "--layers", "-o", "cards")[0] == 0
+    last = plot.layer_contributions(model, read_image("a.png", model)[None])[-1]
+    dots = np.asarray(Image.open("cards/a-why.png"))
+    left = LEFT + 3 * 254
+    np.testing.assert_array_equal(
+        dots[TOP + 15 : TOP + 240 : 30, left + 15 : left + 240 : 30], plot.heatmap(last[0])[0]
+    )
+
+
+def test_styles(folder, capsys, model):
+    for style in plot.STYLES:
+        assert run(capsys, "a.png", "--style", style, "-o", style)[0] == 0
+        explanation = model.explain(read_image("a.png", model)[None])
+        np.testing.assert_array_equal(centres(f"{style}/a-why.png", RIGHT), plot.painted(explanation, style)[0, 0])
+
+
+def test_moving_pictures(folder, capsys):
+    stills = [noise(seed) for seed in range(4)]
+    stills[0].save("clip.gif", save_all=True, append_images=stills[1:], duration=50)
+    code, out, _ = run(capsys, "clip.gif", "-o", "why.mp4", "--target", "dog", "--json")
+    facts = json.loads(out)
+    assert (code, facts["class"], facts["frames"], facts["picture"]) == (0, "dog", 4, "why.mp4")
+    code, out, _ = run(capsys, "clip.gif")
+    assert (code, out.split()[-1]) == (0, "why.gif")
+    with Image.open("why.gif") as made:
+        assert made.n_frames == 4
+    assert run(capsys, "clip.gif", "-o", "first.png")[0] == 0  # as a picture: its first frame
+    assert "one class" in run(capsys, "clip.gif", "-o", "why.gif", "--layers")[2]
+    assert "give one film" in run(capsys, "clip.gif", "a.png", "-o", "why.gif")[2]
+    assert "is what is to be explained" in run(capsys, "clip.gif", "-o", "clip.gif")[2]
+
+
+def encoded(image, kind, **options):
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def bomb(width, height):
+    """A PNG whose header promises more pixels than its few bytes hold."""
+
+    def chunk(kind, body):
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
+
+
+BAD = {
+    "empty.png": (b"", "is empty (0 bytes)"),
+    "cut.jpg": (encoded(noise(0, (200, 200)), "JPEG")[:2000], "damaged or cut short"),
+    "text.png": (b"just words", "not a picture that can be read"),
+    "bomb.png": (bomb(60000, 60000), "at most 50 million are decoded"),
+    "drawing.svg": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not a picture that can be read"),
+    "page.html": (b"<html><body>hello</body></html>", "not a picture that can be read"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_no_picture(folder, capsys, name):
+    content, words = BAD[name]
+    (folder / name).write_bytes(content)
+    code, out, err = run(capsys, name)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert err.count("\n") == 2  # what the pictures are fitted to, and one sentence
+    assert not (folder / "why.png").exists()
+
+
+def test_the_unreadable_among_many_do_not_stop_the_rest(folder, capsys):
+    for name, (content, _) in BAD.items():
+        (folder / name).write_bytes(content)
+    code, out, err = run(capsys, "a.png", *BAD, "c.png", "-o", "pages", "--json")
+    records = [json.loads(line) for line in out.splitlines()]
+    assert code == 1
+    assert [record["image"] for record in records] == ["a.png", *BAD, "c.png"]  # in the order given
+    assert all(BAD[record["image"]][1] in record["error"] for record in records[1:-1])
+    assert sorted(path.name for path in (folder / "pages").iterdir()) == ["a-why.png", "c-why.png"]
+    assert "6 of 8 pictures could not be read" in err
+    code, out, _ = run(capsys, "a.png", "text.png", "c.png", "-o", "page.png")
+    assert code == 1
+    assert len(out.splitlines()) == 2
+
+
+def unusual():
+    square = Image.new("RGB", (32, 32), (0, 0, 255))
+    square.paste((255, 0, 0), (0, 0, 32, 16))  # red above blue
+    turned = Image.Exif()
+    turned[0x0112] = 6  # to be turned by a quarter
+    deep = Image.fromarray(np.full((32, 32), 257 * 100, np.uint16))
+    return {
+        "palette.png": (square.quantize(8), None),
+        "cmyk.jpg": (square.convert("CMYK"), None),
+        "deep.png": (deep, {}),
+        "turned.jpg": (square.rotate(90), {"exif": turned}),
+        "dot.png": (Image.new("RGB", (1, 1), (9, 9, 9)), {}),
+        "wide.png": (Image.new("RGB", (20000, 10), (9, 200, 9)), {}),
+    }
+
+
+@pytest.mark.parametrize("name", unusual())
+def test_unusual_pictures(folder, capsys, name):
+    image, options = unusual()[name]
+    image.save(name, quality=100, **(options or {}))
+    assert run(capsys, name, "-o", "pages")[0] == 0
+    seen = centres(f"pages/{name.partition('.')[0]}-why.png", LEFT).astype(int)
+    first, last = seen[4, 8], seen[-4, 8]
+    expected = {"deep.png": (100, 100, 100), "dot.png": (9, 9, 9), "wide.png": (9, 200, 9)}
+    if name in expected:
+        assert np.abs(seen - expected[name]).max() <= 1
+    else:
+        assert first[0] > 150 > first[2]  # red is above, also where EXIF says that it must be turned there
+        assert last[2] > 150 > last[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("nothing.png",), "'nothing.png' does not exist"),
+        (("*.webp",), "Nothing matches '*.webp'"),
+        (("hollow",), "has no pictures in it"),
+        (("a.png", "--target", "cta"), "unknown class 'cta': did you mean 'cat'?"),
+        (("a.png", "--target", "12"), "target 12 is out of range"),
+        (("a.png", "--target", "cat", "--top", "2"), "both given"),
+        (("a.png", "--top", "0"), "0 is not above 0"),
+        (("a.png", "--top", "6"), "from 1 to the model's 5 classes"),
+        (("a.png", "--style", "photo"), "invalid choice: 'photo'"),
+        (("a.png", "--pallete", "x"), "unknown option '--pallete': did you mean '--palette'?"),
+        (("a.png", "-o", "a.png"), "is what is to be explained"),
+        (("a.png", "-o", "model.safetensors"), "write one of .png, .svg, .pdf, .gif, .mp4, or a folder"),
+        (("a.png", "-o", "a.png/why.png"), "cannot be written to"),
+        (("a.png", "-o", "plain"), "plain is a file"),
+        (("a.png", "-o", "why.gif"), "not a moving picture"),
+        ((), "required: PICTURE"),
+    ],
+)
+def test_mistakes(folder, capsys, words, said):
+    (folder / "hollow").mkdir()
+    (folder / "plain").write_text("kept")
+    before = sorted(path.name for path in folder.iterdir())
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.splitlines()[-1].startswith("codanet: ")
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_no_model(folder, capsys):
+    assert main(["explain", "none.safetensors", "a.png"]) == 2
+    assert main(["explain", "a.png", "b.png"]) == 2
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    assert len(err.splitlines()) == 2
+
+
+def test_too_many_for_one_page(folder, capsys, monkeypatch):
+    monkeypatch.setattr(explain, "ON_ONE_PAGE", 2)
+    code, _, err = run(capsys, ".", "-o", "why.png")
+    assert code == 2
+    assert "give a folder, as in -o why" in err
+    code, out, _ = run(capsys, ".")  # of itself it makes a folder
+    assert (code, len(out.splitlines())) == (0, 3)
+    assert (folder / "why" / "b-why.png").exists()
+
+
+def test_pictures_of_the_same_name(folder, capsys):
+    (folder / "more").mkdir()
+    noise(9).save("more/a.jpg")
+    assert run(capsys, "a.png", "more/a.jpg", "-o", "pages")[0] == 0
+    assert sorted(path.name for path in (folder / "pages").iterdir()) == ["a-2-why.png", "a-why.png"]
+
+
+def test_folders_with_a_dot_in_their_name(folder, capsys):
+    assert run(capsys, "a.png", "-o", "out.v1/")[0] == 0
+    assert (folder / "out.v1" / "a-why.png").exists()
+    assert run(capsys, "b.png", "-o", "out.v1")[0] == 0  # it is there by now
+    assert (folder / "out.v1" / "b-why.png").exists()
+    assert run(capsys, "a.png", "-o", "new/deep/why.png")[0] == 0
+    assert run(capsys, "a.png", "-o", "never", "--target", "cta")[0] == 2
+    assert not (folder / "never").exists()
+
+
+def test_paths(folder):
+    (folder / "deep" / "er").mkdir(parents=True)
+    noise(1).save("deep/er/d.png")
+    (folder / "deep" / "notes.txt").write_text("no picture")
+    (folder / "deep" / ".hidden.png").write_text("")
+    found = picture_paths(["[bc].png", "a.png", "deep", "b.png"])
+    assert [str(path) for path in found] == ["b.png", "c.png", "a.png", "deep/er/d.png"]  # each once
+    noise(2).save("[x].png")
+    assert [str(path) for path in picture_paths(["[x].png"])] == ["[x].png"]  # a file before a pattern
+    assert len(picture_paths(["**/*.png"])) == 5
+
+
+def test_work_ahead_is_bounded_and_in_order():
+    begun, lock = [], threading.Lock()
+
+    def work(item):
+        with lock:
+            begun.append(item)
+        return item * item
+
+    taken = 0
+    for result in ahead(work, range(200), threads=3, window=8):
+        assert result == taken * taken
+        with lock:
+            assert len(begun) - taken <= 8
+        taken += 1
+    assert taken == 200
+
+    def failing(item):
+        if item == 5:
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        list(ahead(failing, range(100), threads=2, window=4))
+
+
+def test_many_pictures_in_batches(folder, model, monkeypatch):
+    monkeypatch.setattr(gallery, "BATCH", 4)
+    seen, reading = [], 0
+    explain_all, read = model.explain, gallery.read_image
+
+    def counted(images, target=None):
+        seen.append(len(images))
+        assert reading - sum(seen) <= 2 * 4  # pictures read and not yet explained
+        return explain_all(images, target)
+
+    def reader(*arguments, **options):
+        nonlocal reading
+        reading += 1
+        return read(*arguments, **options)
+
+    monkeypatch.setattr(model, "explain", counted)
+    monkeypatch.setattr(gallery, "read_image", reader)
+    paths = picture_paths(["a.png", "b.png", "c.png"]) * 10
+    results = list(explain_files(model, paths))
+    assert seen == [4] * 7 + [2]
+    assert [result.path for result in results] == paths
+    direct = explain_all(torch.stack([read(path, model) for path in paths[:3]]))
+    torch.testing.assert_close(results[5].explanation.pixels[0], direct.pixels[2])
+
+
+def test_stopped_and_cut_off(folder, monkeypatch, capsys):
+    def stop(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gallery, "explain_files", stop)
+    assert run(capsys, "a.png")[0] == 130
+
+    def closed(*arguments, **options):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(gallery, "explain_files", closed)
+    assert main(["explain", "model.safetensors", "a.png"]) == 0
