@@ -6,18 +6,25 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-network test-slow bench lint format clean
+.PHONY: help quickstart test test-network test-slow bench figures lint format clean
 .DELETE_ON_ERROR:
 
 help: ## What there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-quickstart: $(INSTALLED) ## Train a small CoDA-Net on handwritten digits and draw what its decisions are made of
+PHOTOGRAPHS = $$($(BIN)/python -c "import skimage as s; print(*(s.__path__[0] + '/data/' + p for p in ('chelsea.png', 'rocket.jpg', 'motorcycle_left.png')))")
+
+quickstart: $(INSTALLED) ## Explain photographs with the model of the package, train one on digits, and make a report
+	@mkdir -p quickstart
+	$(BIN)/codanet explain cifar10 $(PHOTOGRAPHS) -o quickstart/photographs.png
 	$(BIN)/codanet train digits --output quickstart
-	@echo "The trained model and its contribution maps are in the folder quickstart."
+	@echo "Why the photographs are taken for what they are: quickstart/photographs.png"
+	@$(BIN)/codanet report quickstart
 
 test: lint ## Lint, types, and every test that needs neither network nor minutes
-	$(BIN)/python -m pytest -m "not network and not slow"
+	@if $(BIN)/python tests/chromium.py >/dev/null; then $(BIN)/python -m pytest -m "not network and not slow"; else \
+	  echo "The tests of the web page are left out; all others run." >&2; \
+	  $(BIN)/python -m pytest -m "not network and not slow and not browser"; fi
 
 test-network: $(INSTALLED) ## The tests that fetch real data
 	$(BIN)/python -m pytest -m network
@@ -28,6 +35,14 @@ test-slow: $(INSTALLED) ## The tests that take minutes
 bench: $(INSTALLED) ## Speed and memory against Algorithm 1, into benchmarks/bench.json
 	$(BIN)/codanet bench --output benchmarks/bench.json
 
+EXPERIMENTS := eigenvectors low_rank classification capsules \
+  temperature regularisation rank rescaling sanity piecewise_linear
+
+figures: $(INSTALLED) ## The paper's demonstrations in their quick setting, a figure and a JSON each, into figures/
+	@for name in $(EXPERIMENTS); do \
+	  echo "== $$name"; OMP_NUM_THREADS=1 $(BIN)/python experiments/$$name.py --quick --output figures || exit 1; \
+	done
+
 lint: $(INSTALLED) ## ruff and mypy
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -37,9 +52,9 @@ format: $(INSTALLED) ## Let ruff put the code in order
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-clean: ## Remove the environment, caches and what quickstart made
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist quickstart
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+clean: ## Remove the environment, caches and what quickstart and figures made
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist quickstart figures
+	find src tests benchmarks experiments -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last, so an interrupted set-up is done again.
 $(INSTALLED): pyproject.toml constraints.txt

@@ -26,7 +26,7 @@ def test_fingerprint(name):
         logits = model(generated_inputs(model))
     assert torch.allclose(logits, expected, atol=2e-3, rtol=1e-3)
     why = model.explain(generated_inputs(model), target="all")
-    assert why.completeness_error.max() < 1e-3
+    assert why.completeness_error().max() < 1e-3
 
 
 @pytest.mark.parametrize("name", list_shipped())

@@ -13,11 +13,11 @@ from .names import nearest
 USAGE = """\
 codanet: image classifiers whose every decision is an exact sum of pixel contributions
 
-  codanet explain MODEL cat.jpg            which pixels speak for the class, which against: why.png
+  codanet explain cifar10 cat.jpg          which pixels speak for the class, which against: why.png
   codanet train digits                     train on the embedded digits, under a minute
   codanet train path/to/pictures           train on your own: one folder per class
   codanet train cifar10-cpu --epochs 2     a recipe, with a setting of your own
-  codanet evaluate MODEL --data cifar10    measure its explanations beside those of other methods
+  codanet evaluate cifar10 --data cifar10  measure its explanations beside those of other methods
   codanet report runs/digits               a run or an evaluation as one page to look at
   codanet demo                             a web page: give it a picture, see why
   codanet recipes                          what can be trained, and what the paper says of it

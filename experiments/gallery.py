@@ -1,0 +1,52 @@
+"""The README's pictures of the shipped CIFAR-10 model: sure and right, sure and wrong, and a multi-image.
+
+python experiments/gallery.py docs/images
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import codanet
+from codanet import plot
+from codanet.data import load_data
+
+IMAGES = 4000  # of the test set, the first
+CELLS = ("cat", "airplane", "horse", "truck")
+
+
+def logits_of(model: codanet.CoDANet, images: Tensor) -> Tensor:
+    with torch.no_grad():
+        return torch.cat([model(some.float() / 255) for some in images.split(250)])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("output", type=Path)
+    output = parser.parse_args().output
+    model, data = codanet.load("cifar10"), load_data("cifar10")
+    images, labels = data.val.__getitems__(list(range(IMAGES)))
+    logits = logits_of(model, images)
+    predicted = logits.argmax(1)
+
+    right = predicted == labels
+    surest = [int(logits[:, c].masked_fill(~right | (labels != c), -1e9).argmax()) for c in range(model.num_classes)]
+    why = model.explain(images[surest].float() / 255)
+    plot.save(plot.contribution_maps(why, columns=10), output / "cifar10.png")
+
+    wrong = logits.amax(1).masked_fill(right, -1e9).argsort(descending=True)[:4]
+    both = torch.stack([predicted[wrong], labels[wrong]], 1)
+    titles = [f"{data.classes[true]} taken for {data.classes[taken]}" for taken, true in both.tolist()]
+    why = model.explain(images[wrong].float() / 255, both)
+    plot.save(plot.contribution_maps(why, columns=4, titles=titles), output / "mistakes.png")
+
+    classes = [data.classes.index(name) for name in CELLS]
+    a, b, c, d = (images[surest[label]].float() / 255 for label in classes)
+    grid = torch.cat([torch.cat([a, b], 2), torch.cat([c, d], 2)], 1)
+    plot.save(plot.multi_image(model.explain(grid[None], torch.tensor([classes])), 2), output / "multi-image.png")
+
+
+if __name__ == "__main__":
+    main()
