@@ -65,7 +65,10 @@ def test_fetch(address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert fetch(f"{address}/file", path, sha256=digest, md5=hashlib.md5(CONTENT).hexdigest()) == path
     assert path.read_bytes() == CONTENT
     assert os.listdir(path.parent) == ["file.bin"]
-    fetch(f"{address}/unknown-length", path, sha256=digest)
+    fetch(f"{address}/unknown-length", path, sha256=digest[:8])
+    for short in ("", digest[:7], "0" * 8):
+        with pytest.raises(DataError, match="checksum"):
+            fetch(f"{address}/file", path, sha256=short)
     output = capsys.readouterr()
     assert output.out == ""
     assert f"{address}/file" in output.err

@@ -1,12 +1,14 @@
 """ResNet for CIFAR: the published weights load strictly, and foreign files are refused."""
 
+import hashlib
+import urllib.error
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from codanet.resnet import MEAN, STD, ResNet, resnet20, resnet32, resnet44, resnet56
+from codanet.resnet import ADDRESS, MEAN, OFFICIAL, STD, ResNet, resnet20, resnet32, resnet44, resnet56
 
 WEIGHTS = Path(__file__).parents[2] / "shared" / "weights" / "resnet56-cifar10.safetensors"
 published = pytest.mark.skipif(not WEIGHTS.is_file(), reason="the published ResNet-56 weights are not here")
@@ -131,3 +133,63 @@ def test_truncated_and_missing_files_are_refused(tmp_path):
 def test_wrong_images_are_refused(shape):
     with pytest.raises(ValueError, match=r"must be \[N, 3, H, W\]"):
         resnet20()(torch.rand(shape))
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_published_checkpoints_are_read_without_running_anything(tmp_path, zipped):
+    model = resnet20()
+    state = {f"module.{key}": value for key, value in model.state_dict().items() if "num_batches" not in key}
+    path = tmp_path / "resnet20.th"
+    torch.save({"state_dict": state, "best_prec1": 91.7}, path, _use_new_zipfile_serialization=zipped)
+    loaded = resnet20(weights=path)
+    images = torch.rand(1, 3, 16, 16)
+    torch.testing.assert_close(loaded.eval()(images), model.eval()(images))
+    torch.testing.assert_close(loaded.mean.flatten(), torch.tensor(MEAN))
+    torch.save({"state_dict": Path("x")}, path)
+    with pytest.raises(ValueError, match="cannot be read as plain tensors"):
+        resnet20(weights=path)
+    torch.save([1, 2], path)
+    with pytest.raises(ValueError, match="holds no state dict"):
+        resnet20(weights=path)
+
+
+def test_official_weights_are_fetched_once_and_checked(tmp_path, monkeypatch):
+    monkeypatch.setenv("CODANET_DATA", str(tmp_path))
+    model = resnet20()
+    torch.save({"state_dict": model.state_dict()}, tmp_path / "source.th")
+    digest = hashlib.sha256((tmp_path / "source.th").read_bytes()).hexdigest()
+    asked = []
+
+    def fetch(url, path, *, sha256):
+        asked.append((url, sha256))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes((tmp_path / "source.th").read_bytes())
+        return path
+
+    monkeypatch.setattr("codanet.data.download.fetch", fetch)
+    monkeypatch.setitem(OFFICIAL, 20, f"resnet20-{digest[:8]}")
+    for _ in range(2):
+        loaded = resnet20(weights="official")
+    torch.testing.assert_close(loaded.linear.weight, model.linear.weight)
+    assert asked == [(ADDRESS.format(f"resnet20-{digest[:8]}"), digest[:8])]
+    (tmp_path / "weights" / f"resnet20-{digest[:8]}.th").write_bytes(b"damaged")
+    resnet20(weights="official")
+    assert len(asked) == 2
+
+
+def test_official_weights_without_a_network(tmp_path, monkeypatch):
+    monkeypatch.setenv("CODANET_DATA", str(tmp_path))
+    monkeypatch.setattr("urllib.request.urlopen", lambda *a, **k: (_ for _ in ()).throw(urllib.error.URLError("none")))
+    with pytest.raises(ValueError, match="ResNet-56 could not be fetched: download https://.*4bfd9763.th elsewhere"):
+        resnet56(weights="official")
+    assert not list(tmp_path.rglob("*.th"))
+
+
+def test_every_activation_is_a_module_used_once():
+    calls = []
+    model = resnet20()
+    for module in model.modules():
+        if isinstance(module, torch.nn.ReLU):
+            module.register_forward_hook(lambda module, inputs, output: calls.append(module))
+    model(torch.rand(1, 3, 8, 8))
+    assert len(calls) == len(set(calls)) == 19

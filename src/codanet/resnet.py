@@ -1,12 +1,16 @@
 """ResNet-20/32/44/56 for CIFAR (He et al. 2016, section 4.2): the baseline of the paper's comparisons.
 
-Takes RGB images in [0, 1] like a CoDA-Net; the mean and standard deviation are part of the module.
+Takes RGB images in [0, 1] like a CoDA-Net; the mean and standard deviation are part of the module. Every activation is
+a module of its own, as DeepLIFT needs it.
 """
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +18,12 @@ from torch import Tensor, nn
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
+
+# The networks that the paper's supplement compares with; a file's name ends in the first digits of its sha256.
+ADDRESS = "https://github.com/akamaster/pytorch_resnet_cifar10/raw/master/pretrained_models/{}.th"
+OFFICIAL = {20: "resnet20-12fca82f", 32: "resnet32-d509ac18", 44: "resnet44-014dd654", 56: "resnet56-4bfd9763"}
+
+Weights = str | os.PathLike[str] | None
 
 
 class BasicBlock(nn.Module):
@@ -25,6 +35,7 @@ class BasicBlock(nn.Module):
         self.bn1 = nn.BatchNorm2d(planes)
         self.conv2 = nn.Conv2d(planes, planes, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(planes)
+        self.relu1, self.relu2 = nn.ReLU(), nn.ReLU()
         self.stride = stride
         self.new_planes = planes - in_planes
 
@@ -36,8 +47,8 @@ class BasicBlock(nn.Module):
         return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, before, self.new_planes - before))
 
     def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(self.bn1(self.conv1(x)))
-        return F.relu(self.bn2(self.conv2(out)) + self.shortcut(x))
+        out = self.relu1(self.bn1(self.conv1(x)))
+        return self.relu2(self.bn2(self.conv2(out)) + self.shortcut(x))
 
 
 class ResNet(nn.Module):
@@ -60,6 +71,7 @@ class ResNet(nn.Module):
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
         self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
+        self.relu = nn.ReLU()
         self.layer1 = self._stage(16, 16, blocks, stride=1)
         self.layer2 = self._stage(16, 32, blocks, stride=2)
         self.layer3 = self._stage(32, 64, blocks, stride=2)
@@ -77,32 +89,35 @@ class ResNet(nn.Module):
         """The last activation map, before pooling: [N, 64, H/4, W/4]."""
         if images.ndim != 4 or images.shape[1] != 3:
             raise ValueError(f"images must be [N, 3, H, W] with values in [0, 1], not {list(images.shape)}")
-        out = F.relu(self.bn1(self.conv1((images - self.mean) / self.std)))
+        out = self.relu(self.bn1(self.conv1((images - self.mean) / self.std)))
         return self.layer3(self.layer2(self.layer1(out)))
 
     def forward(self, images: Tensor) -> Tensor:
         return self.linear(self.features(images).mean((2, 3)))
 
 
-def resnet20(num_classes: int = 10, weights: Path | None = None) -> ResNet:
+def resnet20(num_classes: int = 10, weights: Weights = None) -> ResNet:
     return _resnet(3, num_classes, weights)
 
 
-def resnet32(num_classes: int = 10, weights: Path | None = None) -> ResNet:
+def resnet32(num_classes: int = 10, weights: Weights = None) -> ResNet:
     return _resnet(5, num_classes, weights)
 
 
-def resnet44(num_classes: int = 10, weights: Path | None = None) -> ResNet:
+def resnet44(num_classes: int = 10, weights: Weights = None) -> ResNet:
     return _resnet(7, num_classes, weights)
 
 
-def resnet56(num_classes: int = 10, weights: Path | None = None) -> ResNet:
+def resnet56(num_classes: int = 10, weights: Weights = None) -> ResNet:
     return _resnet(9, num_classes, weights)
 
 
-def _resnet(blocks: int, num_classes: int, weights: Path | None) -> ResNet:
+def _resnet(blocks: int, num_classes: int, weights: Weights) -> ResNet:
+    """weights: a safetensors file, a file of the published layout (.th), or "official" to fetch that once."""
     if weights is None:
         return ResNet(blocks, num_classes)
+    if weights == "official":
+        weights = fetch_official(6 * blocks + 2)
     tensors, metadata = _read(Path(weights))
     mean, std = _normalisation(metadata)
     model = ResNet(blocks, num_classes, mean, std)
@@ -125,17 +140,51 @@ def _resnet(blocks: int, num_classes: int, weights: Path | None) -> ResNet:
     return model
 
 
+def fetch_official(depth: int) -> Path:
+    """The published weights in the cache, fetched there if they are missing."""
+    from codanet.data.cache import cache_root
+    from codanet.data.download import fetch, file_digest
+    from codanet.data.error import NetworkError
+
+    name = OFFICIAL[depth]
+    address, path, digits = ADDRESS.format(name), cache_root() / "weights" / f"{name}.th", name.split("-")[1]
+    if path.is_file() and file_digest(path, "sha256").startswith(digits):
+        return path
+    try:
+        return fetch(address, path, sha256=digits)
+    except NetworkError as error:
+        raise ValueError(
+            f"the official ResNet-{depth} could not be fetched: download {address} elsewhere and give its path as "
+            "weights"
+        ) from error
+
+
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
-        raise ValueError(f"there is no weights file {path}: give the path of a safetensors file")
+        raise ValueError(f"there is no weights file {path}: give the path of a safetensors file, or 'official'")
+    if path.suffix in (".th", ".pt", ".pth"):
+        return _read_published(path), {}
     try:
         with safe_open(path, framework="pt") as file:
             keys: list[str] = file.keys()
             return {key: file.get_tensor(key) for key in keys}, file.metadata() or {}
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is not a readable safetensors file ({error})") from error
+
+
+def _read_published(path: Path) -> dict[str, Tensor]:
+    """A state dict, or a checkpoint that holds one, of a model that was trained inside nn.DataParallel or not."""
+    try:
+        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch.load raises whatever its unpickler meets
+        raise ValueError(f"{path} cannot be read as plain tensors ({type(error).__name__}): refused") from None
+    if isinstance(found, Mapping):
+        found = found.get("state_dict", found)
+    if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise ValueError(f"{path} holds no state dict: give a mapping of names to tensors")
+    return {str(key).removeprefix("module."): value for key, value in found.items()}
 
 
 def _normalisation(metadata: dict[str, str]) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -1,0 +1,55 @@
+"""Pictures to begin with: scikit-image's photographs, digits for a model of digits, or those of a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+
+import numpy as np
+from PIL import Image
+
+from ..data import ImageData, load_data, to_image
+from ..network import CoDANet
+
+# what comes inside scikit-image itself, nothing of it is downloaded
+PHOTOGRAPHS = {
+    "cat": "cat",
+    "astronaut": "astronaut",
+    "coffee": "coffee",
+    "rocket": "rocket",
+    "motorcycle": "stereo_motorcycle",
+    "horse": "horse",
+    "cameraman": "camera",
+    "coins": "coins",
+    "moon": "moon",
+}
+MOST = 12
+
+
+def examples(model: CoDANet, data: ImageData | None = None) -> dict[str, Image.Image]:
+    """Pictures by name. Of a data set: one validation picture of each class, of the first dozen."""
+    if data is not None and len(data.classes) == model.num_classes:
+        return of_each_class(data)
+    if model.image_channels == 1 and model.class_names == tuple("0123456789"):
+        return of_each_class(load_data("digits"))
+    return dict(photographs())
+
+
+def of_each_class(data: ImageData) -> dict[str, Image.Image]:
+    found: dict[str, Image.Image] = {}
+    for label, name in list(enumerate(data.classes))[:MOST]:
+        members = (data.val.labels == label).nonzero()[:, 0]
+        if len(members):
+            image, _ = data.val[int(members[0])]
+            found[name] = to_image(image)
+    return found
+
+
+def photographs() -> Mapping[str, Image.Image]:
+    pictures = import_module("skimage.data")
+    found = {}
+    for name, function in PHOTOGRAPHS.items():
+        array = getattr(pictures, function)()
+        array = array[0] if isinstance(array, tuple) else array  # the left one of a stereo pair
+        found[name] = Image.fromarray(array if array.dtype == np.uint8 else array.astype(np.uint8) * 255).convert("RGB")
+    return found

@@ -1,0 +1,182 @@
+"""One picture read by one model: what every class got from every pixel, and what can be asked of that."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import __version__
+from ..network import CoDANet
+
+FACTS = ("recipe", "data", "seed", "epochs", "hours", "val_accuracy", "val_images", "data_checksum", "versions")
+CLASSES_AT_ONCE = 16  # so that a hundred classes of a large picture do not need a hundred times its memory
+
+Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels of the model; right and bottom are not in it
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A logit, or the difference of two, as a sum: inside + outside + bias."""
+
+    inside: float
+    outside: float
+    bias: float
+    logit: float
+
+    @property
+    def error(self) -> float:
+        """What rounding leaves of inside + outside + bias - logit."""
+        return abs(self.inside + self.outside + self.bias - self.logit)
+
+
+@dataclass(frozen=True)
+class Reading:
+    image: Tensor  # [C, H, W], as the model saw it
+    logits: Tensor  # [K]
+    pixels: Tensor  # contributions to every class, [K, H, W]
+    bias: float
+    class_names: tuple[str, ...]
+
+    @property
+    def probabilities(self) -> Tensor:
+        """[K], each on its own: the classes are one-vs-all."""
+        return self.logits.sigmoid()
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(H, W)"""
+        height, width = self.pixels.shape[1:]
+        return int(height), int(width)
+
+    def ranked(self, number: int | None = None) -> list[int]:
+        """Classes, the most probable first."""
+        return self.logits.argsort(descending=True, stable=True)[:number].tolist()
+
+    def map(self, target: int, versus: int | None = None) -> Tensor:
+        """[H, W]: contributions to a class, or to its logit less that of another."""
+        return self.pixels[target] if versus is None else self.pixels[target] - self.pixels[versus]
+
+    def parts(self, box: Box | None, target: int, versus: int | None = None) -> Parts:
+        """How much of a logit comes from a box, and how much from the rest; all of it is inside where there is none."""
+        values = self.map(target, versus).double()
+        left, top, right, bottom = self.clip(box) if box else (0, 0, *reversed(self.size))
+        inside = values[top:bottom, left:right].sum().item()
+        logit = self.logits[target].item()
+        if versus is None:
+            return Parts(inside, values.sum().item() - inside, self.bias, logit)
+        return Parts(inside, values.sum().item() - inside, 0.0, logit - self.logits[versus].item())
+
+    def clip(self, box: Sequence[float]) -> Box:
+        """The box as whole pixels of this picture, at least one."""
+        height, width = self.size
+        if len(box) != 4 or not all(isinstance(side, (int, float)) and math.isfinite(side) for side in box):
+            raise ValueError(f"the box is {list(box)[:4]!r}: give left, top, right and bottom in pixels")
+        left, right = sorted(min(max(int(side), 0), width) for side in (box[0], box[2]))
+        top, bottom = sorted(min(max(int(side), 0), height) for side in (box[1], box[3]))
+        left, top = min(left, width - 1), min(top, height - 1)
+        return left, top, max(right, left + 1), max(bottom, top + 1)
+
+    def numbers(self, model: CoDANet, box: Box | None, target: int, versus: int | None = None) -> dict[str, Any]:
+        """Everything the page says of the picture, for JSON."""
+        shown = self.parts(box, target, versus)
+        return {
+            "codanet": __version__,
+            "model": model.name,
+            "provenance": facts(model),
+            "temperature": model.temperature,
+            "bias": self.bias,
+            "image_size": list(self.size),
+            "box": list(box) if box else None,
+            "classes": [
+                {
+                    "class": self.class_names[c],
+                    "logit": self.logits[c].item(),
+                    "probability": self.probabilities[c].item(),
+                    "inside": (parts := self.parts(box, c)).inside,
+                    "outside": parts.outside,
+                }
+                for c in self.ranked()
+            ],
+            "shown": {
+                "class": self.class_names[target],
+                "rather_than": None if versus is None else self.class_names[versus],
+                "logit": shown.logit,
+                "inside": shown.inside,
+                "outside": shown.outside,
+                "bias": shown.bias,
+                "contributions": [[round(value, 9) for value in row] for row in self.map(target, versus).tolist()],
+            },
+        }
+
+    def table(self, box: Box | None) -> str:
+        """Every class with its logit and the parts of it, as CSV."""
+        stream = io.StringIO()
+        lines = csv.writer(stream, lineterminator="\n")
+        places = ("inside box", "outside box") if box else ("all pixels",)
+        lines.writerow(("class", "probability", "logit", *places, "bias"))
+        for c in self.ranked():
+            parts = self.parts(box, c)
+            sums = (parts.inside, parts.outside) if box else (parts.inside,)
+            numbers = (self.probabilities[c].item(), parts.logit, *sums, parts.bias)
+            lines.writerow((plain(self.class_names[c]), *(f"{number:.6g}" for number in numbers)))
+        return stream.getvalue()
+
+
+def facts(model: CoDANet) -> dict[str, Any]:
+    """Of the model's provenance what any visitor may know: no path of the machine that trained it."""
+    known = {key: model.provenance[key] for key in FACTS if key in model.provenance}
+    if isinstance(known.get("data"), str):
+        known["data"] = PurePath(known["data"]).name
+    return known
+
+
+def plain(name: str) -> str:
+    """A name that no spreadsheet takes for a formula."""
+    return f"'{name}" if name[:1] in "=+-@\t\r" and name else name
+
+
+def read(model: CoDANet, image: Tensor) -> Reading:
+    """What `model` makes of an image [C, H, W] in [0, 1], for all its classes."""
+    explanations = [
+        model.explain(image[None].to(model.device, model.dtype), target=some[None])
+        for some in torch.arange(model.num_classes).split(CLASSES_AT_ONCE)
+    ]
+    return Reading(
+        image=image.cpu(),
+        logits=explanations[0].logits[0].float().cpu(),
+        pixels=torch.cat([explanation.pixels[0] for explanation in explanations]).float().cpu(),
+        bias=model.logit_bias,
+        class_names=model.class_names or tuple(f"class {c}" for c in range(model.num_classes)),
+    )
+
+
+def multi_image(images: Sequence[Tensor]) -> Tensor:
+    """n² images [C, H, W], row by row, as one [C, nH, nW]."""
+    n = math.isqrt(len(images))
+    if n < 1 or n * n != len(images):
+        raise ValueError(f"{len(images)} pictures make no square: give 4, 9 or another square number of them")
+    rows = [torch.cat(list(images[n * row : n * row + n]), 2) for row in range(n)]
+    return torch.cat(rows, 1)
+
+
+def cell(reading: Reading, n: int, index: int) -> Box:
+    """Where picture `index` of an n x n multi-image lies."""
+    height, width = reading.size[0] // n, reading.size[1] // n
+    row, column = divmod(index, n)
+    return column * width, row * height, (column + 1) * width, (row + 1) * height
+
+
+def share(reading: Reading, target: int, box: Box) -> float:
+    """Of the positive contributions to a class, the part inside the box (eq. 10); 0 where there are none."""
+    positive = reading.pixels[target].double().clamp(min=0)
+    left, top, right, bottom = box
+    total = positive.sum().item()
+    return positive[top:bottom, left:right].sum().item() / total if total > 0 else 0.0

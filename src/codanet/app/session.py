@@ -1,0 +1,239 @@
+"""What one visitor has before them: a model, pictures, a class, a box. Every step gives a new session."""
+
+from __future__ import annotations
+
+import math
+from base64 import b64decode
+from binascii import Error as NotBase64
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from PIL import Image
+from torch import Tensor
+
+from ..data import DataError, ImageData, decode
+from ..data.image import fit, to_tensor
+from ..network import CoDANet
+from . import views
+from .examples import examples
+from .reading import Box, Reading, cell, multi_image, read, share
+
+MOST_BYTES = 16 * 2**20  # of an uploaded picture
+MOST_UPLOADS = 9  # kept of a session: the last ones
+PHOTO_SIDE = 640  # of the picture shown
+TILE_SIDE = 96
+OPEN_SIZE = 224  # side of pictures for a model that takes any size
+
+
+@dataclass(frozen=True)
+class Picture:
+    key: str
+    title: str
+    photos: Mapping[str, Image.Image]  # by model: what it sees of the picture, with more pixels
+    images: Mapping[str, Tensor]  # by model: [C, H, W], as `read_image` gives them
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """The models of the page, each with the pictures to begin with."""
+
+    models: Mapping[str, CoDANet]
+    pictures: Mapping[str, tuple[Picture, ...]]
+
+    @classmethod
+    def of(cls, models: Mapping[str, CoDANet], data: ImageData | None = None) -> Gallery:
+        shown = {}
+        for name, model in models.items():
+            found = examples(model, data)
+            shown[name] = tuple(
+                picture(f"example-{number}", title, image, {name: model})
+                for number, (title, image) in enumerate(found.items())
+            )
+        return cls(models, shown)
+
+
+def size_of(model: CoDANet) -> tuple[int, int]:
+    return model.image_size or (OPEN_SIZE, OPEN_SIZE)
+
+
+def picture(key: str, title: str, image: Image.Image, models: Mapping[str, CoDANet]) -> Picture:
+    images = {name: fitted(image, model) for name, model in models.items()}
+    by_aspect: dict[Fraction, Image.Image] = {}
+    photos = {}
+    for name, model in models.items():
+        aspect = Fraction(*size_of(model))
+        photos[name] = by_aspect.setdefault(aspect, cropped(image, model))
+    return Picture(key, title, photos, images)
+
+
+def fitted(image: Image.Image, model: CoDANet) -> Tensor:
+    """As `read_image` gives it, of a picture that is decoded and turned already."""
+    shaped = fit(image.convert("L" if model.image_channels == 1 else "RGB"), size_of(model))
+    return to_tensor(shaped).float() / 255
+
+
+def cropped(image: Image.Image, model: CoDANet) -> Image.Image:
+    """The part of a picture that the model sees, as large as there are pixels for, at most PHOTO_SIDE."""
+    height, width = size_of(model)
+    scale = min(image.width / width, image.height / height, PHOTO_SIDE / max(height, width))
+    return fit(image, (max(height, round(height * scale)), max(width, round(width * scale))))
+
+
+@dataclass(frozen=True)
+class Session:
+    model: str
+    uploads: tuple[Picture, ...] = ()  # the newest first
+    number: int = 0  # of uploads so far
+    shown: tuple[str, ...] = ()  # key of the picture, or keys of all the pictures of a multi-image
+    reading: Reading | None = None
+    photo: str = ""  # data URI
+    target: int = 0
+    versus: int | None = None
+    box: Box | None = None
+    mixed: tuple[str, ...] = field(default=())  # keys chosen for the next multi-image
+
+    @property
+    def cells(self) -> int:
+        """n of the n x n multi-image shown; 1 for a single picture."""
+        return math.isqrt(len(self.shown)) if self.shown else 1
+
+    @property
+    def read(self) -> Reading:
+        if self.reading is None:
+            raise ValueError("there is no picture yet: choose one, or give your own")
+        return self.reading
+
+
+def pictures(gallery: Gallery, session: Session) -> dict[str, Picture]:
+    return {each.key: each for each in (*session.uploads, *gallery.pictures[session.model])}
+
+
+def open_model(gallery: Gallery, session: Session, name: str) -> Session:
+    """Another model, with the same picture if it is the visitor's own."""
+    if name not in gallery.models:
+        raise ValueError("that model is not on this page: choose one of the list")
+    session = Session(name, session.uploads, session.number, session.shown)
+    known = pictures(gallery, session)
+    uploaded = {each.key for each in session.uploads}
+    if len(session.shown) == 1 and session.shown[0] in uploaded:
+        return open_picture(gallery, session, session.shown[0])
+    if not known:
+        return replace(session, shown=())
+    return open_picture(gallery, session, next(iter(known)))
+
+
+def open_picture(gallery: Gallery, session: Session, key: object) -> Session:
+    found = pictures(gallery, session).get(str(key))
+    if found is None:
+        raise ValueError("that picture is no longer here: choose another, or give it again")
+    model = gallery.models[session.model]
+    reading = read(model, found.images[session.model])
+    return _facing(session, reading, (found.key,), views.photo_uri(found.photos[session.model]))
+
+
+def _facing(session: Session, reading: Reading, shown: tuple[str, ...], photo: str) -> Session:
+    top = reading.ranked(1)[0]
+    return replace(session, reading=reading, shown=shown, photo=photo, target=top, versus=None, box=None)
+
+
+def take_upload(gallery: Gallery, session: Session, content: object, title: object = "") -> Session:
+    """A picture of the visitor's, given as base64."""
+    if not isinstance(content, str):
+        raise ValueError("no picture came with that: choose a PNG, JPEG, WebP, BMP or GIF file")
+    if len(content) > MOST_BYTES * 4 // 3 + 4:
+        raise ValueError(problem("large"))
+    try:
+        source = b64decode(content, validate=True)
+    except (NotBase64, ValueError):
+        raise ValueError("the file arrived damaged: send it again") from None
+    try:
+        image = decode(source)
+    except DataError as error:
+        raise ValueError(str(error).replace("The picture given as bytes", "That file")) from None
+    number = session.number + 1
+    words = str(title)[:80] or f"picture {number}"
+    new = picture(f"upload-{number}", words, image, gallery.models)
+    kept = (new, *session.uploads)[:MOST_UPLOADS]
+    return open_picture(gallery, replace(session, uploads=kept, number=number), new.key)
+
+
+def problem(kind: object) -> str:
+    """What kept the browser from sending a file."""
+    if kind == "large":
+        return f"that file is larger than the {MOST_BYTES // 2**20} MiB this page takes: save it smaller"
+    return "the browser could not read that file: choose another"
+
+
+def choose_class(session: Session, target: object) -> Session:
+    number = class_number(session, target)
+    return replace(session, target=number, versus=None if session.versus == number else session.versus)
+
+
+def choose_versus(session: Session, versus: object) -> Session:
+    if versus in (None, -1):
+        return replace(session, versus=None)
+    number = class_number(session, versus)
+    return replace(session, versus=None if number == session.target else number)
+
+
+def class_number(session: Session, value: object) -> int:
+    classes = len(session.read.class_names)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < classes:
+        raise ValueError(f"that is no class of this model: there are {classes}")
+    return value
+
+
+def choose_box(session: Session, box: object) -> Session:
+    if box is None:
+        return replace(session, box=None)
+    if not isinstance(box, list):
+        raise ValueError("the box did not arrive: draw it again")
+    return replace(session, box=session.read.clip(box))
+
+
+def toggle_mixed(gallery: Gallery, session: Session, key: object) -> Session:
+    """Put a picture into the next multi-image, or take it out."""
+    key = str(key)
+    if key in session.mixed:
+        return replace(session, mixed=tuple(each for each in session.mixed if each != key))
+    if key not in pictures(gallery, session):
+        raise ValueError("that picture is no longer here: choose another")
+    return replace(session, mixed=(*session.mixed, key))
+
+
+def mix(gallery: Gallery, session: Session, n: int) -> Session:
+    """An n x n multi-image of the chosen pictures, filled up with others of the page."""
+    if n not in (2, 3):
+        raise ValueError(f"a multi-image of {n} x {n} is not offered: choose 2 x 2 or 3 x 3")
+    known = pictures(gallery, session)
+    keys = [key for key in session.mixed if key in known]
+    keys += [key for key in known if key not in keys]
+    if len(keys) < n * n:
+        raise ValueError(f"{n} x {n} needs {n * n} pictures and there are {len(keys)}: give more of your own first")
+    keys = keys[: n * n]
+    model = gallery.models[session.model]
+    image = multi_image([known[key].images[session.model] for key in keys])
+    photo = _mosaic([known[key].photos[session.model] for key in keys], n, model)
+    return _facing(session, read(model, image), tuple(keys), views.photo_uri(photo))
+
+
+def _mosaic(photos: list[Image.Image], n: int, model: CoDANet) -> Image.Image:
+    height, width = size_of(model)
+    scale = max(1, min(max(photo.width for photo in photos) // width, 2 * PHOTO_SIDE // n // max(height, width)))
+    side = (height * scale, width * scale)
+    page = Image.new("RGB", (n * side[1], n * side[0]))
+    for place, photo in enumerate(photos):
+        page.paste(fit(photo.convert("RGB"), side), (place % n * side[1], place // n * side[0]))
+    return page
+
+
+def finds(gallery: Gallery, session: Session) -> list[tuple[int, Box, float]]:
+    """Of every picture of a multi-image: its own class, its cell, and the share of the evidence for it in the cell."""
+    known, model, reading = pictures(gallery, session), gallery.models[session.model], session.read
+    found = []
+    for place, key in enumerate(session.shown):
+        alone = model.explain(known[key].images[session.model][None].to(model.device, model.dtype))
+        target, box = int(alone.targets[0]), cell(reading, session.cells, place)
+        found.append((target, box, share(reading, target, box)))
+    return found

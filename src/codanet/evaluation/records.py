@@ -1,0 +1,178 @@
+"""What has been measured, on disk as soon as it is: one line of JSON per chunk of samples.
+
+A line is there whole or not at all: what a killed process left of its last one is cut off when the file is read.
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data.cache import replacing
+from ..metrics import Scores
+
+SETTINGS, LINES = "settings.json", "records.jsonl"
+DIGITS = 7  # of the numbers in curves; values are kept to the last bit
+
+Key = tuple[str, str, str]  # model, method, metric
+
+
+@dataclass(frozen=True)
+class Record:
+    """Samples start, start + 1, … of a metric; how long their maps took, and all of the work."""
+
+    model: str
+    method: str
+    start: int
+    scores: Scores
+    seconds: float = 0.0
+    maps: int = 0
+    elapsed: float = 0.0
+
+    @property
+    def key(self) -> Key:
+        return self.model, self.method, self.scores.metric
+
+
+class Records:
+    """The measurements in a folder, all made with the same settings."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any]):
+        self.folder = folder
+        self.found: dict[Key, dict[int, Record]] = {}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._settle(settings)
+            self._read()
+        except OSError as error:
+            raise ValueError(f"{folder} cannot be used ({error.strerror or error}): choose another --output") from None
+
+    def _settle(self, settings: dict[str, Any]) -> None:
+        """Keep the settings, or refuse others than those of the records that are there."""
+        path = self.folder / SETTINGS
+        given = json.loads(json.dumps(settings))  # as they are read back
+        if path.is_file() and (self.folder / LINES).is_file():
+            try:
+                before = dict(json.loads(path.read_text(encoding="utf-8")))
+            except ValueError:
+                raise ValueError(f"{path} is damaged: choose another --output, or delete that folder") from None
+            models = {**before.get("models", {}), **given["models"]}  # more models may join
+            other = [name for name in given if name != "models" and before.get(name) != given[name]]
+            words = [f"{name} {before.get(name)!r} instead of {given[name]!r}" for name in other]
+            words += [
+                f"another model {name!r}" for name, digest in before.get("models", {}).items() if models[name] != digest
+            ]
+            if words:
+                raise ValueError(
+                    f"{self.folder} holds an evaluation with {', '.join(words)}: choose another --output, or delete "
+                    "that folder"
+                )
+            given["models"] = models
+        with replacing(path) as part:
+            part.write_text(json.dumps(given, indent=2), encoding="utf-8")
+
+    def _read(self) -> None:
+        path = self.folder / LINES
+        if not path.is_file():
+            return
+        content = path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        for number, line in enumerate(content[:whole].splitlines(), 1):
+            try:
+                self._keep(_decoded(json.loads(line)))
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(
+                    f"line {number} of {path} is damaged ({type(error).__name__}): choose another --output, or delete "
+                    "that folder"
+                ) from None
+        if whole < len(content):
+            os.truncate(path, whole)
+
+    def _keep(self, record: Record) -> None:
+        self.found.setdefault(record.key, {}).setdefault(record.start, record)
+
+    def has(self, key: Key, start: int) -> bool:
+        return start in self.found.get(key, {})
+
+    def add(self, records: Iterable[Record]) -> None:
+        """On disk, then here; as it is read back, so that a resumed run has the same numbers."""
+        lines = [json.dumps(_encoded(record), allow_nan=False) for record in records]
+        with (self.folder / LINES).open("ab") as file:
+            file.write("".join(line + "\n" for line in lines).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        for line in lines:
+            self._keep(_decoded(json.loads(line)))
+
+    def scores(self, key: Key) -> Scores:
+        found = self.found[key]
+        return Scores.join([found[start].scores for start in sorted(found)])
+
+    def hours(self, keys: Iterable[Key]) -> float:
+        """Of all the work, over all the times that the run was taken up."""
+        return sum(record.elapsed for key in keys for record in self.found[key].values()) / 3600
+
+    def seconds_per_map(self, key: Key) -> float:
+        """NaN for what needs no maps."""
+        found = self.found[key].values()
+        maps = sum(record.maps for record in found)
+        return sum(record.seconds for record in found) / maps if maps else math.nan
+
+
+def _encoded(record: Record) -> dict[str, Any]:
+    scores = record.scores
+    return {
+        "model": record.model,
+        "method": record.method,
+        "metric": scores.metric,
+        "start": record.start,
+        "values": _numbers(scores.values),
+        "notes": {str(place): note for place, note in enumerate(scores.notes) if note},
+        "unit": scores.unit,
+        "points": None if scores.points is None else _numbers(scores.points),
+        "extras": {name: _numbers(values, DIGITS) for name, values in scores.extras.items()},
+        "seconds": round(record.seconds, 6),
+        "maps": record.maps,
+        "elapsed": round(record.elapsed, 6),
+    }
+
+
+def _decoded(line: dict[str, Any]) -> Record:
+    values = _tensor(line["values"]).double()
+    scores = Scores(
+        line["metric"],
+        values,
+        tuple(line["notes"].get(str(place), "") for place in range(len(values))),
+        {name: _tensor(numbers) for name, numbers in line["extras"].items()},
+        None if line["points"] is None else _tensor(line["points"]).double(),
+        line["unit"],
+    )
+    times = line["seconds"], line["maps"], line["elapsed"]
+    return Record(line["model"], line["method"], line["start"], scores, *times)
+
+
+def _numbers(values: Tensor, digits: int | None = None) -> Any:
+    """Nested lists; JSON has no NaN, so it becomes null."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, list):
+            return [plain(each) for each in value]
+        if isinstance(value, float):
+            return None if not math.isfinite(value) else value if digits is None else round(value, digits)
+        return value
+
+    return plain(values.tolist())
+
+
+def _tensor(numbers: Any) -> Tensor:
+    def floats(value: Any) -> Any:
+        return [floats(each) for each in value] if isinstance(value, list) else math.nan if value is None else value
+
+    found = torch.tensor(floats(numbers))
+    return found.double() if found.is_floating_point() else found

@@ -1,0 +1,120 @@
+"""`evaluate`: what is asked for, checked before any work; measured; and written down with where it comes from."""
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import __version__
+from ..data import ImageData, load_data
+from ..metrics import METRICS, choose_metrics
+from ..metrics.removal import POINTS
+from ..names import nearest
+from .figures import draw, read_reference
+from .measurement import ON_IMAGES, Measurement, Plan
+from .methods import Methods, choose_methods
+from .models import fitting, image_side, load_models, model_digest
+from .records import Records
+from .results import Results, rows_of
+
+METHODS_OF_THE_PAPER = ("contributions", "grad", "ixg", "intgrad", "gradcam", "deeplift", "occlusion5", "occlusion9")
+METRICS_OF_THE_PAPER = ("accuracy", "localisation", "removal")
+SPLITS = {"val": False, "test": False, "train": True}  # whether it is the training part
+FORMAT = 1
+
+
+def evaluate(
+    models: Mapping[str, nn.Module] | Sequence[str],
+    data: str | os.PathLike[str] | ImageData,
+    methods: Methods | None = None,
+    metrics: Sequence[str] | None = None,
+    output: str | os.PathLike[str] = "evaluation",
+    *,
+    split: str = "val",
+    grids: int | None = None,
+    grid_size: int | None = None,
+    images: int | None = None,
+    points: int = POINTS,
+    seed: int = 0,
+    image_size: int | None = None,
+    root: str | os.PathLike[str] | None = None,
+    source: str = "auto",
+    reference: str | os.PathLike[str] | None = None,
+    command: str = "",
+    quiet: bool = False,
+) -> Results:
+    """Measure explanations: every method on every model by every metric.
+
+    models: by name, or files as `codanet evaluate` takes them. methods: names, or functions (model, images, targets) ->
+    maps by name; without any, the paper's eight. metrics: names in METRICS; without any, the paper's. The numbers of
+    grids and images default to the paper's, or to as many as there are; a number that is given must be there.
+    output is a folder. It gets records.jsonl as the work goes on, and in the end results.json, table.md and pictures.
+    Started again with the same settings, a stopped run goes on where it stopped; methods, metrics and models may be
+    added.
+    """
+    if split not in SPLITS:
+        raise ValueError(f"unknown split {split!r}{nearest(split, SPLITS)}")
+    least = {"grids": (grids, 1), "grid_size": (grid_size, 1), "images": (images, 1), "points": (points, 2)}
+    for name, (number, smallest) in least.items():
+        if number is not None and number < smallest:
+            raise ValueError(f"{name} is {number}: give at least {smallest}")
+    chosen = choose_methods(METHODS_OF_THE_PAPER if methods is None else methods, seed)
+    named = choose_metrics(list(METRICS_OF_THE_PAPER if metrics is None else metrics))
+    plan = Plan(chosen, named, SPLITS[split], grids, grid_size, images, points, seed)
+    published = None if reference is None else read_reference(reference)
+    given, files = (dict(models), {}) if isinstance(models, Mapping) else load_models(models)
+    if not isinstance(data, ImageData):
+        data = load_data(data, root=root, size=image_size or image_side(given), source=source)
+    pictures = {label: fitting(label, model, data, plan.train) for label, model in given.items()}
+    some = next(iter(pictures.values()))  # of all models the same, but for the cut
+    if "box" in named and some.split.boxes is None:
+        raise ValueError(f"these images of {data.name} have no boxes: leave out box, or use Tiny-ImageNet's val")
+    usual = METRICS["removal-least"].n or len(some)
+    samples = some.sample(images, usual, seed) if {*ON_IMAGES, "sanity"} & {*named} else []
+    records = Records(Path(output), settings_of_records(plan, data, given))
+    measurement = Measurement(plan, data, given, pictures, samples, records, quiet)
+    if samples and images is None and len(samples) < usual:
+        measurement.remark(f"{len(samples)} images are measured instead of {usual}: there are no more.")
+    keys = measurement.make()
+    order = list(METRICS)
+    keys.sort(key=lambda key: order.index(key[2]))  # stable: models and methods stay in the order given
+    provenance = {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": command,
+        "hours": round(records.hours(keys), 4),
+        "threads": torch.get_num_threads(),
+        "versions": {"codanet": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "models": {label: {**files.get(label, {}), "digest": model_digest(model)} for label, model in given.items()},
+        "data": {"name": data.name, "checksum": data.checksum, "images": len(some)},
+        "settings": settings_of_records(plan, data, {}),
+        "methods": list(chosen),
+        "metrics": list(named),
+    }
+    scores = {key: records.scores(key) for key in keys}
+    results = Results(records.folder, rows_of(records, keys), scores, provenance, tuple(measurement.remarks))
+    results.write()
+    draw(results, given, published)
+    return results
+
+
+def settings_of_records(plan: Plan, data: ImageData, models: Mapping[str, nn.Module]) -> dict[str, Any]:
+    """What the numbers depend on, besides the names of methods and metrics."""
+    return {
+        "format": FORMAT,
+        "codanet": __version__,
+        "torch": torch.__version__,
+        "data": data.name,
+        "checksum": data.checksum,
+        "split": "train" if plan.train else "val",
+        "seed": plan.seed,
+        "grids": plan.grids,
+        "grid_size": plan.grid_size,
+        "images": plan.images,
+        "points": plan.points,
+        "models": {label: model_digest(model) for label, model in models.items()},
+    }

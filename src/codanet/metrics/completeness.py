@@ -1,0 +1,35 @@
+"""The completeness error: how far a map is from adding up to the logit that it explains.
+
+|Σ map + logit of an empty input - logit| / max(1, |logit|). For an empty input a CoDA-Net's logits are b0, so that its
+contributions have nothing but rounding here; Integrated Gradients has the error of its integral.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from ..attribution.task import baseline
+from .classifier import Attribute, checked_targets, logits_of, maps_of, network_input
+from .scores import NOT_FINITE, Scores
+
+
+def completeness(
+    model: nn.Module,
+    images: Tensor,
+    targets: Tensor,
+    attribute: Attribute | Tensor,
+    *,
+    empty: Tensor | None = None,
+    batch_size: int | None = None,
+) -> Scores:
+    """`empty` is the network input, [1, C, 1, 1] or [1, C, H, W], that the maps are relative to; by default a removed
+    pixel's value everywhere."""
+    chosen = checked_targets(images, targets)
+    inputs = network_input(model, images)
+    nothing = (baseline(model, inputs) if empty is None else empty.to(inputs)).expand_as(inputs[:1])
+    maps = maps_of(attribute, model, images, targets)
+    logits = logits_of(model, inputs, batch_size).gather(1, chosen[:, None])[:, 0]
+    base = logits_of(model, nothing.contiguous())[0][chosen]
+    finite = maps.flatten(1).isfinite().all(1)
+    errors = (maps.sum((1, 2)) + base - logits).abs() / logits.abs().clamp(min=1)
+    errors = torch.where(finite, errors, torch.nan)
+    return Scores("completeness", errors, tuple("" if good else NOT_FINITE for good in finite.tolist()))

@@ -1,0 +1,73 @@
+"""Insertion and deletion (Petsiuk et al. 2018, RISE): areas under the probability as all pixels come or go.
+
+As there, one point per image row's worth of pixels, deletion towards the empty image, insertion from a blurred one.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from ..attribution.task import baseline
+from .classifier import Attribute, checked_targets, maps_of, network_input
+from .removal import replacement_curves
+from .scores import Scores
+
+BLUR_KERNEL, BLUR_SIGMA = 11, 5.0
+
+
+def deletion(
+    model: nn.Module,
+    images: Tensor,
+    targets: Tensor,
+    attribute: Attribute | Tensor,
+    *,
+    seed: int = 0,
+    batch_size: int | None = None,
+) -> Scores:
+    """The smaller, the sooner the class is gone once its most important pixels are."""
+    inputs = network_input(model, images)
+    maps = maps_of(attribute, model, images, targets)
+    return _area("deletion", model, inputs, baseline(model, inputs), maps, targets, seed, batch_size)
+
+
+def insertion(
+    model: nn.Module,
+    images: Tensor,
+    targets: Tensor,
+    attribute: Attribute | Tensor,
+    *,
+    seed: int = 0,
+    batch_size: int | None = None,
+) -> Scores:
+    """The larger, the sooner the class is there once its most important pixels are."""
+    maps = maps_of(attribute, model, images, targets)
+    before = network_input(model, blurred(images))
+    return _area("insertion", model, before, network_input(model, images), maps, targets, seed, batch_size)
+
+
+def _area(
+    metric: str,
+    model: nn.Module,
+    before: Tensor,
+    after: Tensor,
+    maps: Tensor,
+    targets: Tensor,
+    seed: int,
+    batch_size: int | None,
+) -> Scores:
+    pixels, step = before.shape[2] * before.shape[3], before.shape[3]
+    counts = torch.arange(0, pixels + 1, step)
+    targets = checked_targets(before, targets)
+    curves, notes = replacement_curves(model, before, after, maps, counts, targets, "most", seed, batch_size)
+    share = counts.double() / pixels
+    return Scores(metric, torch.trapezoid(curves, share, dim=1), notes, {"curve": curves}, share)
+
+
+def blurred(images: Tensor) -> Tensor:
+    """RISE's blur: a Gaussian of σ = 5 pixels in an 11x11 window, edge pixels continued."""
+    reach = BLUR_KERNEL // 2
+    offsets = torch.arange(-reach, reach + 1, dtype=images.dtype, device=images.device)
+    line = torch.exp(-(offsets**2) / (2 * BLUR_SIGMA**2))
+    line = (line / line.sum()).expand(images.shape[1], 1, 1, -1)
+    padded = nn.functional.pad(images, (reach,) * 4, mode="replicate")
+    rows = nn.functional.conv2d(padded, line, groups=images.shape[1])
+    return nn.functional.conv2d(rows, line.transpose(2, 3), groups=images.shape[1])

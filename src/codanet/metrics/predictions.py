@@ -1,0 +1,80 @@
+"""What a model makes of every image of a split: its accuracy, and the images it is sure of."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from .classifier import logits_of, probabilities
+from .pictures import Pictures
+from .scores import Scores
+
+IMAGES_AT_ONCE = 500  # read together
+
+
+@dataclass(frozen=True)
+class Predictions:
+    indices: Tensor  # of the split, [n]; damaged files are left out
+    labels: Tensor  # [n]
+    predicted: Tensor  # [n]
+    confidence: Tensor  # probability of the label, float64 [n]
+
+    @property
+    def correct(self) -> Tensor:
+        return self.predicted == self.labels
+
+    def scores(self) -> Scores:
+        extras = {"indices": self.indices, "labels": self.labels, "confidence": self.confidence}
+        return Scores("accuracy", self.correct.double(), ("",) * len(self.indices), extras)
+
+
+def predict(
+    model: nn.Module,
+    pictures: Pictures,
+    start: int = 0,
+    stop: int | None = None,
+    *,
+    batch_size: int | None = None,
+    done: Callable[[int], None] | None = None,
+) -> Predictions:
+    """Of images start to stop of a split, streamed; `done` hears how many have been read."""
+    stop = len(pictures) if stop is None else min(stop, len(pictures))
+    parts = []
+    for first in range(start, stop, IMAGES_AT_ONCE):
+        wanted = range(first, min(first + IMAGES_AT_ONCE, stop))
+        images, labels, kept = pictures.read(wanted)
+        if kept:
+            logits = logits_of(model, images, batch_size)
+            _check_classes(logits, labels)
+            sure = probabilities(model, logits).gather(1, labels[:, None])[:, 0]
+            parts.append((torch.tensor(kept), labels, logits.argmax(1), sure))
+        if done:
+            done(len(wanted))
+    if not parts:
+        raise ValueError(f"none of the images {start} to {stop} of {len(pictures)} can be read: check the data")
+    return Predictions(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
+def _check_classes(logits: Tensor, labels: Tensor) -> None:
+    if int(labels.max()) >= logits.shape[1]:
+        raise ValueError(
+            f"the model has {logits.shape[1]} classes and the data have a label {int(labels.max())}: use the data set "
+            "that the model was trained on"
+        )
+
+
+def confident_images(found: Scores, threshold: float = 0.5) -> dict[int, list[int]]:
+    """Images classified correctly with a probability above the threshold: class to indices, most confident first.
+
+    `found` is `predict(...).scores()`. Equal confidences keep the order of the split.
+    """
+    if not 0 <= threshold < 1:
+        raise ValueError(f"threshold is {threshold}: it is a probability, from 0 to below 1")
+    confidence = found.extras["confidence"]
+    sure = (found.values == 1) & (confidence > threshold)
+    order = torch.argsort(confidence, descending=True, stable=True)
+    chosen: dict[int, list[int]] = {}
+    for place in order[sure[order]].tolist():
+        chosen.setdefault(int(found.extras["labels"][place]), []).append(int(found.extras["indices"][place]))
+    return dict(sorted(chosen.items()))

@@ -1,0 +1,73 @@
+"""Pixel removal (sec. 4.2, C.4; Srinivas and Fleuret 2019): what the probability does as pixels go, in order.
+
+A removed pixel is zero in all six encoded channels of a CoDA-Net, and `attribution.task.baseline` elsewhere. The target
+is the true class, of every image, classified correctly or not: the published curves start at the mean probability of
+the true class.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..attribution.task import baseline
+from .classifier import Attribute, checked_targets, maps_of, network_input
+from .curves import pixel_counts, places, probability_curves
+from .scores import CONSTANT, NOT_FINITE, Scores
+
+SHARE = 0.25  # of the pixels
+POINTS = 129  # every second pixel of a 32x32 image
+
+
+def removal(
+    model: nn.Module,
+    images: Tensor,
+    targets: Tensor,
+    attribute: Attribute | Tensor,
+    *,
+    first: Literal["least", "most"] = "least",
+    share: float = SHARE,
+    points: int = POINTS,
+    seed: int = 0,
+    batch_size: int | None = None,
+) -> Scores:
+    """Per image the mean of its curve; the curves are in `extras`, over the shares removed in `points`.
+
+    The least important pixels are those with the smallest values, so the most negative ones go first.
+    """
+    if first not in ("least", "most"):
+        raise ValueError(f"first is {first!r}: remove the 'least' or the 'most' important pixels first")
+    inputs = network_input(model, images)
+    counts = pixel_counts(inputs.shape[2] * inputs.shape[3], share, points)
+    chosen = checked_targets(images, targets)
+    maps = maps_of(attribute, model, images, targets)
+    after = baseline(model, inputs)
+    curves, notes = replacement_curves(model, inputs, after, maps, counts, chosen, first, seed, batch_size)
+    removed = counts.double() / (inputs.shape[2] * inputs.shape[3])
+    return Scores(f"removal-{first}", curves.mean(1), notes, {"curve": curves}, removed)
+
+
+def replacement_curves(
+    model: nn.Module,
+    before: Tensor,
+    after: Tensor,
+    maps: Tensor,
+    counts: Tensor,
+    targets: Tensor,
+    first: str,
+    seed: int,
+    batch_size: int | None,
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Curves [N, K], NaN for a map that is not finite, and a note on every map that is odd."""
+    finite = maps.flatten(1).isfinite().all(1)
+    flat = (maps.flatten(1) == maps.flatten(1)[:, :1]).all(1)
+    curves = torch.full((len(maps), len(counts)), torch.nan, dtype=torch.float64)
+    if finite.any():
+        order = places(maps[finite], largest_first=first == "most", seed=seed)
+        after = after.expand_as(before)[finite]
+        curves[finite] = probability_curves(model, before[finite], after, order, counts, targets[finite], batch_size)
+    notes = (
+        NOT_FINITE if not good else CONSTANT if same else ""
+        for good, same in zip(finite.tolist(), flat.tolist(), strict=True)
+    )
+    return curves, tuple(notes)

@@ -1,0 +1,269 @@
+"""An evaluation or a training run as one HTML page that needs nothing else: `report("runs/digits")`."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import __version__
+from ..data import ImageData
+from ..data.cache import replacing
+from ..data.download import file_digest, progress_bar
+from ..evaluation.models import fitting, model_digest
+from ..markup import text
+from ..network import CoDANet
+from ..weights import load
+from . import sections
+from .curves import training_curves
+from .findings import Findings, find
+from .sources import MODEL, Images, epochs, images, kind, read_json
+
+PLOTS = ("localisation", "removal", "insertion", "sanity")  # in this order; what else there is follows
+MOST_BYTES = 16 * 2**20  # of a picture that is taken in
+CSS = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"  # nothing is fetched, nothing runs
+SURE_RIGHT = (
+    "Of each class the decision the network was surest of, and the contributions to it: red pixels speak for the "
+    "class, blue ones against it, each map on a scale of its own. Together with b₀ they are the logit."
+)
+SURE_WRONG = (
+    "The mistakes it was surest of: the image, the contributions to what it said, and those to what is true. Where "
+    "both maps look at the same place the network read it wrongly; where they do not, it looked elsewhere."
+)
+CONFUSION = (
+    "Rows are the true classes, columns what the network said. 'found' is the share of a class that was recognised, "
+    "'true' the share of what was called so that is so. Off the diagonal the red is three times as strong."
+)
+STARS = "★ marks the best method of each metric and model; intervals are bootstraps over independent units."
+
+
+def report(
+    folder: str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    quiet: bool = False,
+) -> Path:
+    """Write the page, by default FOLDER/report.html.
+
+    `folder` is what `codanet evaluate` or `codanet train` left. The confusion matrix and the decisions need the images:
+    they are taken from where the run had them, from `root`, or from the cache; nothing is downloaded.
+    """
+    folder = Path(folder)
+    what = kind(folder)
+    path = Path(output) if output is not None else folder / "report.html"
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: give the name of a file, such as {path / 'report.html'}")
+    place = None if root is None else Path(root)
+    name = folder.resolve().name
+    body = _evaluation(folder, place, quiet) if what == "evaluation" else _run(folder, place, quiet)
+    title = f"{name}: {'evaluation' if what == 'evaluation' else 'training run'}"
+    try:
+        with replacing(path) as part:
+            part.write_text(page(title, body), encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written ({error.strerror or error}): choose another -o") from None
+    return path
+
+
+def page(title: str, body: str) -> str:
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f"<title>{text(title)}</title><style>{CSS}</style></head><body>"
+        f"<header><h1>{text(title)}</h1><p>codanet {text(__version__)}, {now}</p></header>{body}"
+        "<footer>A contribution map tells what the network used, not what is true of the world.</footer></body></html>"
+    )
+
+
+def _run(folder: Path, root: Path | None, quiet: bool) -> str:
+    settings = read_json(folder / "settings.json") if (folder / "settings.json").is_file() else {}
+    weights = folder / MODEL
+    history = epochs(folder)
+    curves = sections.plot("Loss and accuracy after every epoch", training_curves(history)) if history else ""
+    if not weights.is_file():
+        words = f"The training has not ended: {len(history)} of {settings.get('epochs', '?')} epochs are logged."
+        return (
+            _missing(words)
+            + sections.section("Training", curves)
+            + sections.section("Settings", sections.facts(settings))
+        )
+    model = load(weights)
+    facts = model.provenance
+    found, missing = _findings("the model", model, images({**settings}, settings.get("data_checksum"), root), quiet)
+    return (
+        _summary(model, facts, found)
+        + _missing(missing)
+        + _decisions(found)
+        + sections.section("Training", curves)
+        + sections.section("Maps as training went on", _maps(folder))
+        + sections.section(
+            "Where this comes from",
+            _provenance(model, facts, {"weights": str(weights), "sha256": file_digest(weights, "sha256")}),
+        )
+    )
+
+
+def _evaluation(folder: Path, root: Path | None, quiet: bool) -> str:
+    results = read_json(folder / "results.json")
+    rows, made = results.get("rows"), results.get("provenance")
+    if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows) or not isinstance(made, Mapping):
+        raise ValueError(f"{folder / 'results.json'} has no rows of measurements: evaluate again")
+    remarks = results.get("remarks")
+    body = sections.figures(_leading(rows))
+    body += sections.section(
+        "Measurements",
+        sections.measurements(rows),
+        "★ marks the best method of each metric and model; intervals are bootstraps over independent units.",
+    )
+    body += sections.section(
+        "How to read them", sections.metric_words(rows, remarks if isinstance(remarks, list) else [])
+    )
+    body += sections.section("Plots", _plots(folder))
+    for label, entry in mapping(made.get("models")).items():
+        model, why = _model(entry, folder)
+        if model is None:
+            body += _missing(f"{label}: {why}, so there is no confusion matrix of it")
+            continue
+        found, missing = _findings(label, model, _images_of(model, made, root), quiet)
+        body += _missing(missing) + _decisions(found, f" of {label}")
+    return body + sections.section("Where this comes from", sections.facts(made))
+
+
+def _leading(rows: list[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Accuracy and localisation of each model, in large letters."""
+    shown = []
+    for row in rows:
+        mean = row.get("mean")
+        own = row.get("metric") == "accuracy" or (row.get("metric"), row.get("method")) == (
+            "localisation",
+            "contributions",
+        )
+        if own and isinstance(mean, float):
+            what = "accuracy" if row.get("metric") == "accuracy" else "localisation of its own maps"
+            value = f"{mean:.2%}" if row.get("metric") == "accuracy" else f"{mean:.3f}"
+            shown.append((value, f"{what}, {row.get('model')}, n = {row.get('n')}"))
+    return shown
+
+
+def _model(entry: object, folder: Path) -> tuple[nn.Module | None, str]:
+    """The model that was evaluated, if its file is still there and still the same."""
+    file = str(entry.get("file") or "") if isinstance(entry, Mapping) else ""
+    paths = [path for path in (Path(file), folder / file) if file and path.is_file()]
+    if not paths:
+        return None, "its weights are not on this machine" if file else "it was not read from a file"
+    try:
+        model = load(paths[0])
+    except ValueError as error:
+        return None, f"its weights cannot be read here ({error})"
+    if isinstance(entry, Mapping) and entry.get("digest") not in (None, model_digest(model)):
+        return None, "its weights have changed since"
+    return model, ""
+
+
+def _images_of(model: nn.Module, made: Mapping[str, Any], root: Path | None) -> Images:
+    """Of an evaluation: the set the model was trained on if it is of that name, so that its folder is known."""
+    data = mapping(made.get("data"))
+    settings: dict[str, Any] = {"data": data.get("name")}
+    if isinstance(model, CoDANet):
+        trained = mapping(model.provenance.get("settings"))
+        own = model.provenance.get("data") == data.get("name")
+        settings = {**trained, "data": trained.get("data") if own else data.get("name")}
+    return images(settings, data.get("checksum"), root)
+
+
+def mapping(value: object) -> dict[str, Any]:
+    """A file may say anything."""
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def _findings(label: str, model: nn.Module, there: Images, quiet: bool) -> tuple[Findings | None, str]:
+    if there.data is None:
+        return None, f"{there.missing}: no confusion matrix and no decisions to look at. --root says where they are."
+    data: ImageData = there.data
+    try:
+        pictures = fitting(label, model, data, train=False)
+    except ValueError as error:
+        return None, f"The images do not fit the model: {error}."
+    with (
+        torch.no_grad(),
+        progress_bar("reading held-out images", len(pictures), shown=not quiet, unit="images") as done,
+    ):
+        return find(model, pictures, data.classes, done), ""
+
+
+def _missing(words: str) -> str:
+    return f"<section><p class='missing'>{text(words)}</p></section>" if words else ""
+
+
+def _summary(model: CoDANet, facts: Mapping[str, Any], found: Findings | None) -> str:
+    shown = []
+    if found is not None:
+        low, high = found.interval()
+        shown.append(
+            (
+                f"{found.accuracy:.2%}",
+                f"accuracy on {found.number} held-out images, 95% interval {low:.1%} to {high:.1%}",
+            )
+        )
+    elif isinstance(facts.get("val_accuracy"), float):
+        shown.append(
+            (
+                f"{facts['val_accuracy']:.2%}",
+                f"accuracy on {facts.get('val_images', '?')} held-out images, as training measured it",
+            )
+        )
+    shown.append((f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M", f"parameters of {model.name}"))
+    shown += [(str(facts[key]), key) for key in ("epochs", "hours") if key in facts]
+    shown.append((f"{model.temperature:g}", "temperature T"))
+    return sections.figures(shown)
+
+
+def _decisions(found: Findings | None, whose: str = "") -> str:
+    if found is None:
+        return ""
+    unread = f" {found.unread} images could not be read and are left out." if found.unread else ""
+    return (
+        sections.section(f"Sure and right{whose}", sections.right_cases(found), SURE_RIGHT)
+        + sections.section(f"Sure and wrong{whose}", sections.wrong_cases(found), SURE_WRONG)
+        + sections.section(f"Confusion{whose}", sections.confusion(found), CONFUSION + unread)
+    )
+
+
+def _maps(folder: Path) -> str:
+    """The first, a middle and the last picture of contribution maps."""
+    paths = sorted((folder / "maps").glob("epoch-*.png"))
+    chosen = dict.fromkeys(paths[place] for place in (0, len(paths) // 2, -1)) if paths else {}
+    return "".join(_embedded(path, f"After {path.stem.replace('-', ' ')}") for path in chosen)
+
+
+def _plots(folder: Path) -> str:
+    paths = {path.stem: path for path in sorted(folder.glob("*.png"))}
+    order = [name for name in PLOTS if name in paths] + [name for name in paths if name not in PLOTS]
+    return "".join(_embedded(paths[name], name.replace("-", " ").capitalize()) for name in order)
+
+
+def _embedded(path: Path, title: str) -> str:
+    if path.stat().st_size > MOST_BYTES:
+        return f"<p class='missing'>{text(path.name)} is larger than {MOST_BYTES // 2**20} MiB and is left out.</p>"
+    return sections.plot(title, path.read_bytes())
+
+
+def _provenance(model: CoDANet, facts: Mapping[str, Any], more: Mapping[str, Any]) -> str:
+    network = {
+        "name": model.name,
+        "classes": model.num_classes,
+        "image size": list(model.image_size or ()),
+        "rescale": str(model.rescale),
+    }
+    here = {"codanet": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    return sections.facts({**more, "network": network, **facts, "report made with": here})

@@ -1,0 +1,220 @@
+"""The parts of the page, as HTML: everything that comes from a file goes through `text`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ..evaluation.results import method_title
+from ..markup import data_uri, picture_uri, text
+from ..metrics import METRICS
+from ..plot import heatmap, pictures
+from .findings import Case, Findings
+
+MATRIX_CLASSES = 25  # more are listed by what is confused most
+PAIRS = 20
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def section(title: str, body: str, about: str = "") -> str:
+    if not body:
+        return ""
+    head = f"<p class='about'>{about}</p>" if about else ""
+    return f"<section><h2>{text(title)}</h2>{head}{body}</section>"
+
+
+def figures(items: Sequence[tuple[str, str]]) -> str:
+    """(value, label) in large letters."""
+    cells = "".join(f"<div><b>{text(value)}</b><span>{text(label)}</span></div>" for value, label in items)
+    return f"<div class='figures'>{cells}</div>"
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[object]], words: int = 1) -> str:
+    """The first `words` columns are words, the others numbers."""
+    head = "".join(
+        f"<th scope='col' class='{_kind(place, words)}'>{text(each)}</th>" for place, each in enumerate(heads)
+    )
+    body = "".join(
+        "<tr>" + "".join(f"<td class='{_kind(i, words)}'>{text(cell)}</td>" for i, cell in enumerate(row)) + "</tr>"
+        for row in rows
+    )
+    return f"<div class='wide'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def _kind(place: int, words: int) -> str:
+    return "word" if place < words else "number"
+
+
+def facts(entries: Mapping[str, Any]) -> str:
+    """Names and values, nested ones in one line each."""
+    rows = (f"<div><dt>{text(key)}</dt><dd>{text(value)}</dd></div>" for key, value in flat(entries))
+    return f"<dl>{''.join(rows)}</dl>"
+
+
+def flat(entries: Mapping[str, Any], before: str = "") -> list[tuple[str, object]]:
+    found: list[tuple[str, object]] = []
+    for key, value in entries.items():
+        name = f"{before}{key}"
+        if isinstance(value, Mapping):
+            found += flat(value, f"{name} · ")
+        elif isinstance(value, list):
+            found.append((name, ", ".join(map(str, value))))
+        elif value is not None and value != "":
+            found.append((name, value))
+    return found
+
+
+def plot(title: str, content: bytes) -> str:
+    """A PNG that was there already, at the size it was drawn for."""
+    if not content.startswith(PNG):
+        return f"<p class='missing'>{text(title)} is no PNG and is left out.</p>"
+    width = int.from_bytes(content[16:20], "big") // 2  # figures have 200 dots to the inch, a page about 100
+    image = f"<img src='{data_uri(content, 'image/png')}' width='{width}' alt='{text(title)}'>"
+    return f"<figure class='plot'>{image}<figcaption>{text(title)}</figcaption></figure>"
+
+
+def confusion(found: Findings) -> str:
+    """Rows are the true classes: how many images of each were called what."""
+    if len(found.classes) > MATRIX_CLASSES:
+        return _confused_pairs(found)
+    counts, names = found.confusion, found.classes
+    heads = "".join(f"<th scope='col'><span>{text(name)}</span></th>" for name in names)
+    rows = []
+    for row, name in enumerate(names):
+        total = int(counts[row].sum())
+        cells = "".join(_cell(int(count), total, row == column) for column, count in enumerate(counts[row]))
+        recall = f"{int(counts[row, row]) / total:.0%}" if total else "–"
+        rows.append(f"<tr><th scope='row'>{text(name)}</th>{cells}<td class='sum'>{recall}</td></tr>")
+    precision = []
+    for column in range(len(names)):
+        total = int(counts[:, column].sum())
+        precision.append(f"<td class='sum'>{int(counts[column, column]) / total:.0%}</td>" if total else "<td>–</td>")
+    return (
+        f"<div class='wide'><table class='matrix'><thead><tr><td></td>{heads}<th scope='col'><span>found</span></th>"
+        f"</tr></thead><tbody>{''.join(rows)}</tbody><tfoot><tr><th scope='row'>true</th>{''.join(precision)}</tr>"
+        "</tfoot></table></div>"
+    )
+
+
+def _cell(count: int, total: int, right: bool) -> str:
+    share = count / total if total else 0.0
+    kind = "right" if right else "wrong"
+    shade = f"--share:{min(1.0, share if right else 3 * share):.3f}"
+    return f"<td class='{kind}' style='{shade}' title='{share:.1%}'>{count or ''}</td>"
+
+
+def _confused_pairs(found: Findings) -> str:
+    counts = found.confusion.clone()
+    counts.fill_diagonal_(0)
+    order = counts.flatten().argsort(descending=True, stable=True)[:PAIRS].tolist()
+    rows = []
+    for place in order:
+        row, column = divmod(place, len(found.classes))
+        if count := int(counts[row, column]):
+            total = int(found.confusion[row].sum())
+            rows.append((found.classes[row], found.classes[column], count, f"{count / total:.1%}"))
+    return table(("true class", "called", "images", "of that class"), rows, words=2)
+
+
+def right_cases(found: Findings) -> str:
+    cells = []
+    for case in found.right:
+        panels = (("", picture(case.image)), (f"for {found.classes[case.said]}", colours(case.said_map)))
+        cells.append(_figure(panels, f"{_said(found, case)} <small>image {case.index}</small>"))
+    return f"<div class='cases'>{''.join(cells)}</div>" if cells else ""
+
+
+def wrong_cases(found: Findings) -> str:
+    cells = []
+    for case in found.wrong:
+        truth = found.classes[case.label]
+        panels = (
+            ("", picture(case.image)),
+            (f"for {found.classes[case.said]}", colours(case.said_map)),
+            (f"for {truth}", colours(case.label_map)),
+        )
+        words = f"{_said(found, case)}, is {text(truth)} {case.label_probability:.1%} <small>image {case.index}</small>"
+        cells.append(_figure(panels, words))
+    return f"<div class='cases three'>{''.join(cells)}</div>" if cells else ""
+
+
+def _said(found: Findings, case: Case) -> str:
+    return f"<b>{text(found.classes[case.said])}</b> {case.probability:.1%}"
+
+
+def _figure(panels: Sequence[tuple[str, str]], words: str) -> str:
+    images = "".join(
+        f"<span><img src='{uri}' alt='{text(title or 'the image')}'>{text(title)}</span>" for title, uri in panels
+    )
+    return f"<figure><div>{images}</div><figcaption>{words}</figcaption></figure>"
+
+
+def picture(image: Tensor) -> str:
+    return picture_uri(pictures(image[None])[0])
+
+
+def colours(values: Tensor) -> str:
+    return picture_uri(heatmap(values)[0])
+
+
+HEADS = ("metric", "model", "method", "mean", "95% interval", "n", "failed", "ms / map")
+
+
+def measurements(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The table of an evaluation; the best method of each metric and model is marked."""
+    best: dict[tuple[object, object], float] = {}
+    for row in rows:
+        mean = _number(row.get("mean"))
+        if row.get("method") and not math.isnan(mean):
+            key, sign = (row.get("metric"), row.get("model")), 1 if row.get("higher_is_better") else -1
+            best[key] = max(best.get(key, -math.inf), sign * mean)
+    lines = []
+    for row in rows:
+        mean, sign = _number(row.get("mean")), 1 if row.get("higher_is_better") else -1
+        several = sum((r.get("metric"), r.get("model")) == (row.get("metric"), row.get("model")) for r in rows) > 1
+        star = " ★" if several and best.get((row.get("metric"), row.get("model"))) == sign * mean else ""
+        n, units = row.get("n"), row.get("units")
+        seconds = _number(row.get("seconds_per_map"))
+        lines.append(
+            (
+                f"{row.get('title') or row.get('metric')} {'↑' if sign > 0 else '↓'}",
+                row.get("model", ""),
+                method_title(str(row.get("method") or "")) + star,
+                shown(mean),
+                f"{shown(_number(row.get('low')))} – {shown(_number(row.get('high')))}",
+                n if n == units else f"{n} in {units}",
+                row.get("failed", ""),
+                "" if math.isnan(seconds) else f"{1000 * seconds:.3g}",
+            )
+        )
+    return table(HEADS, lines, words=3)
+
+
+def metric_words(rows: Sequence[Mapping[str, Any]], remarks: Sequence[object]) -> str:
+    """What the metrics are, what was odd, what was left out."""
+    told = [
+        f"{METRICS[name].title}: {METRICS[name].about}."
+        for name in dict.fromkeys(str(row.get("metric")) for row in rows)
+        if name in METRICS
+    ]
+    for row in rows:
+        notes = row.get("notes")
+        for note, count in (notes if isinstance(notes, Mapping) else {}).items():
+            told.append(
+                f"{row.get('title')} of {row.get('method') or row.get('model')}, {count} of {row.get('n')}: {note}."
+            )
+    told += [str(remark) for remark in remarks]
+    return "<ul>" + "".join(f"<li>{text(each)}</li>" for each in dict.fromkeys(told)) + "</ul>" if told else ""
+
+
+def shown(value: float) -> str:
+    if math.isnan(value):
+        return "none"
+    return f"{value:.4f}" if value == 0 or abs(value) >= 1e-3 else f"{value:.1e}"
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan

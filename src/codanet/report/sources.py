@@ -1,0 +1,97 @@
+"""What lies in a folder: an evaluation or a training run; and whether its images are on this machine."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..data import ImageData, canonical, load_data
+from ..data.cache import cache_root
+
+LAST, MODEL = "last.ckpt", "model.safetensors"  # of a run; `run.py` names them, and brings Lightning along
+EPOCH_NUMBERS = ("loss_epoch", "val_loss", "train_accuracy", "val_accuracy")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read ({type(error).__name__}): it is damaged or of another kind") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} holds no mapping: it is damaged or of another kind")
+    return found
+
+
+def kind(folder: Path) -> str:
+    """'evaluation' or 'run'; an error that says what else was found."""
+    if not folder.is_dir():
+        what = "is a file" if folder.is_file() else "does not exist"
+        raise ValueError(f"{folder} {what}: give the folder of an evaluation or of a training run")
+    if (folder / "results.json").is_file():
+        return "evaluation"
+    if (folder / MODEL).is_file() or (folder / LAST).is_file():
+        return "run"
+    inside = sorted(path.name for path in folder.iterdir() if path.is_dir() and (path / "settings.json").is_file())
+    if inside:
+        raise ValueError(f"{folder} holds several runs: give one of them, such as {folder / inside[0]}")
+    if (folder / "records.jsonl").is_file():
+        raise ValueError(f"{folder} holds an evaluation that has not ended: start it again, then report it")
+    raise ValueError(
+        f"{folder} holds neither results.json (of codanet evaluate) nor {MODEL} (of codanet train): give another folder"
+    )
+
+
+def epochs(folder: Path) -> list[dict[str, float]]:
+    """What was logged after every epoch, resumed runs put together; the last word on an epoch counts."""
+    found: dict[int, dict[str, float]] = {}
+    logs = (folder / "logs").glob("*/metrics.csv")
+    for path in sorted(logs, key=lambda path: (len(path.parent.name), path.parent.name)):
+        with path.open(encoding="utf-8", errors="replace", newline="") as file:
+            for line in csv.DictReader(file):
+                try:
+                    numbers = {name: float(line[name]) for name in EPOCH_NUMBERS if line.get(name)}
+                    epoch = int(line["epoch"])
+                except (KeyError, TypeError, ValueError):
+                    continue
+                if numbers:
+                    found.setdefault(epoch, {}).update(numbers)
+    return [{"epoch": epoch + 1, **found[epoch]} for epoch in sorted(found)]
+
+
+@dataclass(frozen=True)
+class Images:
+    """Held-out images, or the sentence that says why there are none."""
+
+    data: ImageData | None = None
+    missing: str = ""
+
+
+def images(settings: Mapping[str, Any], checksum: object, root: Path | None = None) -> Images:
+    """The data set of a run as it was trained on, if it is on this machine; nothing is downloaded for a report."""
+    name, place = str(settings.get("data") or ""), root
+    known = canonical(name)
+    if known is None:  # a folder of pictures, which may have moved
+        name, place = str(root or name), None
+        here = bool(name) and Path(name).is_dir()
+    elif known == "digits":
+        place, here = None, True
+    else:
+        place = root or (Path(str(settings["root"])) if settings.get("root") else None)
+        cached = (cache_root() / f"{known}.safetensors").is_file()
+        here = place.exists() if place is not None else cached
+    if not here:
+        return Images(missing=f"The images of {name or 'the data set'} are not on this machine")
+    size, seed = settings.get("image_size"), settings.get("seed")
+    try:
+        data = load_data(
+            name, root=place, size=size if isinstance(size, int) else None, seed=seed if isinstance(seed, int) else 0
+        )
+    except ValueError as error:
+        return Images(missing=f"The images of {name} cannot be read ({error})")
+    if checksum and data.checksum != checksum:
+        return Images(missing=f"The images of {name} on this machine are not those that were used")
+    return Images(data)

@@ -1,0 +1,25 @@
+"""Where the browser is that the tests of the web page drive: $CHROMIUM, or a Chromium or Chrome on the path."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+MISSING = (
+    "No Chromium was found, which the tests of the web page drive. Install one (on Debian and Ubuntu: apt-get install "
+    "chromium), or say where it is, as in CHROMIUM=/opt/chrome/chrome make test."
+)
+
+
+def chromium() -> str | None:
+    given = os.environ.get("CHROMIUM")
+    names = (given,) if given else NAMES
+    return next((found for name in names if (found := shutil.which(name))), None)
+
+
+if __name__ == "__main__":
+    found = chromium()
+    print(found or MISSING, file=sys.stdout if found else sys.stderr)
+    sys.exit(0 if found else 1)

@@ -1,0 +1,30 @@
+"""A network whose every answer is known: three classes, each a plain sum over colours."""
+
+import torch
+from PIL import Image
+
+from codanet import CoDANet
+from codanet.network import Layer
+
+NAMES = ("red", "green", "blue")
+
+
+def colour_model(side: int = 16, names: tuple[str, ...] = NAMES) -> CoDANet:
+    """A = 0, so w(x) = g(b) is constant: class c counts channel c against the two others, in every pixel alike."""
+    model = CoDANet([Layer(3, 1, kernel_size=1)], image_size=side, temperature=20.0, class_names=names)
+    weights = torch.full((3, 6), -0.5)
+    for c in range(3):
+        weights[c, c] = 1.0
+    weights[:, 3:] = 0.0
+    with torch.no_grad():
+        layer = model.units[0]
+        layer.B.zero_()
+        layer.A.zero_()
+        layer.A[-1] = weights
+    return model.eval()
+
+
+def halves(side: int = 160, left: str = "red", right: str = "blue") -> Image.Image:
+    image = Image.new("RGB", (side, side), right)
+    image.paste(Image.new("RGB", (side // 2, side), left), (0, 0))
+    return image

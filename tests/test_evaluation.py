@@ -1,0 +1,422 @@
+"""An evaluation from end to end: planted answers, stopped and taken up again, wrong input, the command line."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import codanet
+from codanet.attribution import METHODS, attribute, settings_of
+from codanet.cli import main
+from codanet.data import ImageData, MemorySplit, load_data
+from codanet.evaluation import evaluate, load_models
+from codanet.evaluation.methods import Registered, choose_methods
+from codanet.evaluation.models import model_digest, short_name
+from codanet.evaluation.records import LINES
+from codanet.network import CoDANet, Layer
+from codanet.resnet import resnet20
+
+CLASSES, SIDE = 10, 8
+
+
+class Colours(nn.Module):
+    """logit_c = Σ channel c: the contributions to class c are channel c itself."""
+
+    def forward(self, images):
+        return images.sum((2, 3))
+
+
+def own(model, images, targets):
+    return images[torch.arange(len(images)), targets]
+
+
+def flat(model, images, targets):
+    return images.new_ones(len(images), *images.shape[2:])
+
+
+def planted(number=120, boxes=False):
+    """Class c is a square of light in channel c."""
+    labels = torch.arange(number) % CLASSES
+    images = torch.zeros(number, CLASSES, SIDE, SIDE, dtype=torch.uint8)
+    light = torch.randint(50, 256, (number, 4, 4), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    images[torch.arange(number), labels, 2:6, 2:6] = light
+    box = torch.tensor([[2.0, 2, 5, 5]]).repeat(number, 1) if boxes else None
+    split = MemorySplit(images, labels, box)
+    return ImageData("planted", tuple("abcdefghij"), split, split, (SIDE, SIDE), CLASSES, "0" * 64)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Two wait for each other on work this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """A small CoDA-Net that has seen enough digits to be sure of some."""
+    torch.manual_seed(0)
+    data = load_data("digits")
+    model = CoDANet(
+        [Layer(12, 4), Layer(10, 4, stride=2)],
+        image_channels=1,
+        image_size=8,
+        temperature=4,
+        class_names=data.classes,
+    )
+    optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+    images, labels = data.train.images.float() / 255, data.train.labels
+    for _ in range(100):
+        batch = torch.randint(len(labels), (48,))
+        wanted = nn.functional.one_hot(labels[batch], 10).float()
+        loss = nn.functional.binary_cross_entropy_with_logits(model(images[batch]), wanted)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return codanet.save(model.eval(), tmp_path_factory.mktemp("digits") / "model.safetensors")
+
+
+def content(path):
+    return np.asarray(Image.open(path).convert("L"), dtype=float)
+
+
+def numbers(results):
+    """Everything but times."""
+    return {
+        key: (scores.values.tolist(), scores.notes, {name: each.tolist() for name, each in scores.extras.items()})
+        for key, scores in results.scores.items()
+    }
+
+
+ALL = ["accuracy", "localisation", "removal", "insertion", "deletion", "box", "completeness"]
+
+
+def test_a_planted_answer(tmp_path):
+    results = evaluate(
+        {"colours": Colours()}, planted(boxes=True), {"own": own, "flat": flat}, ALL, tmp_path, grids=10, images=20
+    )
+    row = results.row("colours", "own", "localisation")
+    assert (row.mean, row.low, row.high, row.n, row.units, row.failed) == (1, 1, 1, 90, 10, 0)
+    assert results.row("colours", "flat", "localisation").mean == pytest.approx(1 / 9)
+    assert results.row("colours", "", "accuracy").mean == 1
+    assert results.row("colours", "", "accuracy").n == 120
+    assert results.row("colours", "own", "box").mean == 1
+    assert results.row("colours", "flat", "box").mean == pytest.approx(0.25)
+    assert results.row("colours", "own", "completeness").mean < 1e-5
+    # the least important three quarters are dark: removing a quarter of the pixels changes nothing
+    curve = results.scores["colours", "own", "removal-least"].extras["curve"]
+    assert torch.allclose(curve, curve[:, :1].expand_as(curve))
+    most = results.scores["colours", "own", "removal-most"].extras["curve"]
+    assert torch.allclose(most[:, -1], torch.tensor(0.1).double(), atol=1e-6)  # all light gone: ten equal logits
+    assert results.row("colours", "own", "deletion").mean < results.row("colours", "flat", "deletion").mean
+    assert all(row.seconds_per_map > 0 for row in results.rows if row.method)
+    with pytest.raises(ValueError, match="it was not measured"):
+        results.row("colours", "own", "sanity")
+    table = (tmp_path / "table.md").read_text()
+    assert "90 in 10 grids" in table
+    assert "constant map: its pixels are ordered at random" in table
+    assert "The boxes cover 0.250" in table
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert found["provenance"]["data"] == {"name": "planted", "checksum": "0" * 64, "images": 120}
+    assert found["provenance"]["settings"]["seed"] == 0
+    assert len(found["rows"]) == len(results.rows) == 15
+    for name in ("localisation", "removal", "insertion"):
+        assert content(tmp_path / f"{name}.png").std() > 5
+
+
+class Stopping:
+    """`own`, which counts its calls and fails at one of them."""
+
+    def __init__(self, at=None):
+        self.at, self.calls = at, 0
+
+    def __call__(self, model, images, targets):
+        self.calls += 1
+        if self.calls == self.at:
+            raise KeyboardInterrupt
+        return own(model, images, targets)
+
+
+def test_a_stopped_run_goes_on_where_it_stopped(tmp_path):
+    def run(folder, method):
+        return evaluate(
+            {"colours": Colours()}, planted(), {"own": method}, ["localisation", "removal"], folder, grids=10, images=40
+        )
+
+    whole = Stopping()
+    wanted = run(tmp_path / "whole", whole)
+    assert whole.calls == 6
+    for at in (1, 3, 4, 6):
+        folder = tmp_path / str(at)
+        first, second = Stopping(at), Stopping()
+        with pytest.raises(KeyboardInterrupt):
+            run(folder, first)
+        with (folder / LINES).open("ab") as file:
+            file.write(b'{"model": "colours", "val')  # killed while writing
+        found = run(folder, second)
+        assert numbers(found) == numbers(wanted)
+        assert first.calls - 1 + second.calls == whole.calls  # nothing is computed twice
+    third = Stopping()
+    assert numbers(run(folder, third)) == numbers(wanted)
+    assert third.calls == 0
+    assert [row.mean for row in found.rows] == [row.mean for row in wanted.rows]
+    assert [row.low for row in found.rows] == [row.low for row in wanted.rows]
+
+
+def test_more_may_be_added_but_other_settings_are_refused(tmp_path):
+    data, model = planted(), Colours()
+    counted = Stopping()
+    evaluate({"colours": model}, data, {"own": counted}, ["removal-least"], tmp_path, images=20)
+    calls = counted.calls
+    more = evaluate(
+        {"colours": model, "again": Colours()},
+        data,
+        {"own": counted, "flat": flat},
+        ["removal-least", "accuracy"],
+        tmp_path,
+        images=20,
+    )
+    assert counted.calls == 2 * calls  # only for the other model
+    assert len(more.rows) == 6
+    with pytest.raises(ValueError, match="holds an evaluation with seed 0 instead of 3, images 20 instead of 30"):
+        evaluate({"colours": model}, data, {"own": own}, ["removal-least"], tmp_path, images=30, seed=3)
+    with pytest.raises(ValueError, match="another model 'colours'"):
+        evaluate({"colours": nn.Sequential(model)}, data, {"own": own}, ["removal-least"], tmp_path, images=20)
+    lines = (tmp_path / LINES).read_text().splitlines(keepends=True)
+    (tmp_path / LINES).write_text("nonsense\n" + "".join(lines))
+    with pytest.raises(ValueError, match=r"line 1 of .* is damaged"):
+        evaluate({"colours": model}, data, {"own": own}, ["removal-least"], tmp_path, images=20)
+    (tmp_path / "settings.json").write_text("{")
+    with pytest.raises(ValueError, match=r"settings.json is damaged"):
+        evaluate({"colours": model}, data, {"own": own}, ["removal-least"], tmp_path, images=20)
+
+
+def test_failed_samples_are_in_the_table(tmp_path):
+    def broken(model, images, targets):
+        maps = own(model, images, targets).clone()
+        maps[0, 0, 0] = torch.nan
+        return maps
+
+    results = evaluate(
+        {"m": Colours()}, planted(), {"broken": broken}, ["removal", "localisation", "completeness"], tmp_path,
+        grids=4, images=40,
+    )  # fmt: skip
+    assert results.row("m", "broken", "removal-least").failed == 3  # the first of every chunk
+    assert results.row("m", "broken", "localisation").failed == 1
+    assert "3 of 40: the map has values that are not finite" in (tmp_path / "table.md").read_text()
+    assert not np.isnan(results.row("m", "broken", "removal-least").mean)
+
+    def hopeless(model, images, targets):
+        return own(model, images, targets) * torch.nan
+
+    results = evaluate(
+        {"m": Colours()}, planted(), {"no": hopeless}, ["removal", "localisation"], tmp_path / "b", grids=4, images=8
+    )
+    assert results.row("m", "no", "localisation").failed == 36
+    assert json.loads((tmp_path / "b" / "results.json").read_text())["rows"][1]["mean"] is None
+    assert "none – none" in results.markdown()
+
+
+def test_methods_by_name():
+    chosen = choose_methods(["contributions", "occlusion5:stride=1", "rise:masks=10:cells=4"], seed=3)
+    assert chosen["occlusion5:stride=1"].settings.stride == 1
+    assert chosen["rise:masks=10:cells=4"].settings.masks == 10
+    assert chosen["contributions"].several_targets
+    for name, words in (
+        ("gradcan", "did you mean 'gradcam'"),
+        ("rise:maks=3", "no setting 'maks'"),
+        ("rise:masks", "write it as rise:name=value"),
+        ("rise:masks=many", "masks is 'many'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            choose_methods([name], seed=0)
+    with pytest.raises(ValueError, match="no method was named"):
+        choose_methods([], seed=0)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_several_classes_of_an_image_get_the_maps_of_each(name):
+    torch.manual_seed(0)
+    model = CoDANet([Layer(6, 2), Layer(5, 2, stride=2)], image_size=12, temperature=2).eval()
+    images, targets = torch.rand(2, 3, 12, 12), torch.tensor([[0, 3, 4], [1, 1, 2]])
+    settings = settings_of(name, {"rise": {"masks": 40}, "lime": {"samples": 24}}.get(name))
+    maps = attribute(model, images, targets, settings)
+    assert maps.shape == (2, 3, 12, 12)
+    for place in range(3):
+        assert torch.allclose(maps[:, place], attribute(model, images, targets[:, place], settings), atol=1e-5)
+
+
+def test_occlusion_of_several_classes_asks_the_model_once():
+    model = CoDANet([Layer(6, 2), Layer(5, 2, stride=2)], image_size=12).eval()
+    images, calls = torch.rand(1, 3, 12, 12), []
+    model.register_forward_hook(lambda module, inputs, output: calls.append(len(output)))
+    attribute(model, images, [[2]], "occlusion5")
+    one = sum(calls)
+    attribute(model, images, [[0, 1, 2, 3, 4]], "occlusion5")
+    assert sum(calls) == 2 * one
+
+
+def test_maps_that_a_method_refuses_are_counted_one_by_one(monkeypatch):
+    def refuses(model, images, targets, settings, seed):
+        if (targets == 3).any():
+            raise ValueError("Grad gives values that are not finite for 1 of 4 images")
+        return own(model, images, targets)
+
+    monkeypatch.setattr("codanet.evaluation.methods.attribute", refuses)
+    method = choose_methods(["grad"], seed=0)["grad"]
+    assert isinstance(method, Registered)
+    maps = method(Colours(), torch.rand(4, 10, 8, 8), torch.tensor([1, 3, 0, 2]))
+    assert maps.flatten(1).isnan().all(1).tolist() == [False, True, False, False]
+
+
+def test_registered_methods_count_the_single_class_that_fails(monkeypatch):
+    def refuses(model, images, targets, settings, seed):
+        if (targets == 3).any():
+            raise ValueError("Grad gives values that are not finite for 1 of 2 images")
+        return torch.ones(*targets.shape, 8, 8)
+
+    monkeypatch.setattr("codanet.evaluation.methods.attribute", refuses)
+    maps = choose_methods(["grad"], seed=0)["grad"](Colours(), torch.rand(2, 10, 8, 8), torch.tensor([[1, 3], [0, 2]]))
+    assert maps.flatten(2).isnan().all(2).tolist() == [[False, True], [False, False]]
+
+
+def other(**changes):
+    return {"output": "out", "grids": 4, "images": 8, "metrics": ["accuracy"], "methods": {"own": own}, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"metrics": ["localization"]}, "unknown metric 'localization': did you mean 'localisation'"),
+        ({"methods": ["gradkam"]}, "unknown method 'gradkam': did you mean 'gradcam'"),
+        ({"split": "tset"}, "unknown split 'tset': did you mean 'test'"),
+        ({"images": 0}, "images is 0: give at least 1"),
+        ({"points": 1}, "points is 1: give at least 2"),
+        ({"metrics": ["removal"], "images": 500}, "500 images are asked for and there are 120"),
+        ({"metrics": ["localisation"], "grids": 14}, "14 grids of 3x3 need 126 .* enough for 13 grids"),
+        ({"metrics": ["localisation"], "grid_size": 4}, "there are 120 such images of 10 classes"),
+        ({"metrics": ["box"]}, "have no boxes"),
+        (
+            {"methods": ["contributions"], "metrics": ["removal"]},
+            "nothing is left to measure: CoDA cannot be used on m",
+        ),
+        ({"reference": "none.json"}, "none.json is no file of published figures"),
+    ],
+)
+def test_wrong_requests(changes, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=words):
+        evaluate({"m": Colours()}, planted(), quiet=True, **other(**changes))
+
+
+def test_models_that_do_not_fit_the_data(tmp_path):
+    data = load_data("digits")
+    layers = [Layer(4, 2), Layer(10, 2)]
+    for model, words in (
+        (CoDANet(layers), "m takes images of 3 channels and digits has 1"),
+        (CoDANet([Layer(7, 2)], image_channels=1), "m has 7 classes and digits has 10"),
+        (CoDANet(layers, image_channels=1, class_names=tuple("1023456789")), "class 0 of m is '1' and of digits '0'"),
+        (CoDANet(layers, image_channels=1, image_size=16), "read them at that size with --image-size 16"),
+        (resnet20(), "m cannot take images|must be"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), "m has 4 classes and digits has 10"),
+        (nn.Linear(5, 10), "m cannot take images"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            evaluate({"m": model}, data, **other(output=tmp_path))
+
+
+def test_defaults_take_what_there_is_and_say_so(tmp_path):
+    results = evaluate({"m": Colours()}, planted(), {"own": own}, None, tmp_path)
+    assert results.row("m", "own", "localisation").units == 13
+    assert results.row("m", "own", "removal-least").n == 120
+    assert any("enough for 13 grids of 3x3 instead of 250" in remark for remark in results.remarks)
+    assert any("120 images are measured instead of 1024" in remark for remark in results.remarks)
+
+
+def test_names_of_models(tmp_path):
+    names = ["runs/a/model.safetensors", "runs/b/model.safetensors", "other.safetensors", "resnet56:w.safetensors"]
+    assert [short_name(name, names) for name in names] == ["a", "b", "other", "resnet56"]
+    names = ["x/a/model.safetensors", "y/a/model.safetensors", "resnet20:a.st", "resnet20:b.st"]
+    assert [short_name(name, names) for name in names] == ["x/a", "y/a", "resnet20:a", "resnet20:b"]
+    for given, words in (
+        ([], "no model was given"),
+        (["a.safetensors", "a.safetensors"], "a.safetensors was given twice"),
+        (["resnet65:official"], "unknown kind of model 'resnet65'.*did you mean 'resnet56'"),
+        (["nothing.safetensors"], "nothing.safetensors"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            load_models(given)
+
+
+def test_a_models_digest_changes_with_every_number():
+    torch.manual_seed(0)
+    model = CoDANet([Layer(10, 2)], image_channels=1)
+    before = model_digest(model)
+    assert model_digest(model) == before
+    model.temperature = 3.0
+    changed = model_digest(model)
+    with torch.no_grad():
+        model.units[0].A.view(-1)[3] += 1
+    assert len({before, changed, model_digest(model)}) == 3
+
+
+def test_command_line(digits, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    reference = {
+        "localisation": {"T=4": {"CoDA": {"q25": 0.5, "median": 0.6, "q75": 0.7}}},
+        "pixel_removal": {"T=4": {"CoDA": {"curve": [0.9, 0.8, 0.7]}}},
+    }
+    (tmp_path / "published.json").write_text(json.dumps(reference))
+    words = ["evaluate", str(digits), "--data", "digits", "--methods", "contributions,grad"]
+    words += ["--metrics", "accuracy,localisation,removal,sanity,completeness", "--grids", "5", "--images", "20"]
+    words += ["--reference", "published.json"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "Localisation" in out
+    assert "evaluations/digits" in out
+    folder = tmp_path / "evaluations" / "digits"
+    for name in ("localisation", "removal", "sanity"):
+        picture = content(folder / f"{name}.png")
+        assert picture.std() > 5
+        assert min(picture.shape) > 300
+    assert len(list(folder.glob("sanity-*-contributions.png"))) == 1
+    found = json.loads((folder / "results.json").read_text())
+    (model,) = found["provenance"]["models"].values()
+    assert model["file"] == str(digits)
+    assert len(model["sha256"]) == 64
+    assert found["provenance"]["command"].startswith("codanet evaluate ")
+    rows = {(row["method"], row["metric"]): row for row in found["rows"]}
+    assert rows["", "accuracy"]["n"] == 359
+    assert rows["", "accuracy"]["mean"] > 0.6
+    assert rows["contributions", "completeness"]["mean"] < 1e-5
+    assert rows["contributions", "localisation"]["n"] == 45
+    assert rows["contributions", "localisation"]["mean"] > rows["grad", "localisation"]["mean"]
+    assert len(rows["grad", "removal-least"]["curve"]) == 17
+    before = (folder / LINES).read_bytes()
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == found["rows"]
+    assert (folder / LINES).read_bytes() == before  # nothing was measured again
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["evaluate"], "required"),
+        (["evaluate", "m.safetensors"], "--data"),
+        (["evaluate", "m.safetensors", "--data", "digits"], "m.safetensors"),
+        (["evaluate", "m.safetensors", "--data", "digits", "--metric", "box"], "unknown option '--metric'"),
+        (["evaluate", "m.safetensors", "--data", "digits", "--grids", "0"], "0 is not above 0"),
+        (["evaluate", "m.safetensors", "--data", "digits", "--methods", "grat"], "did you mean 'grad'"),
+    ],
+)
+def test_mistakes_on_the_command_line(words, answer, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert answer in err
+    assert "Traceback" not in err

@@ -1,0 +1,95 @@
+"""Quantus's metrics on our methods, and our methods as its explain_func."""
+
+import builtins
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from codanet import CoDANet
+from codanet.attribution import Occlusion, attribute
+from codanet.network import Layer
+from codanet.quantus_explain import explain_func, quantus_scores
+
+quantus = pytest.importorskip("quantus")
+SIZE = 12
+
+
+def coda() -> CoDANet:
+    return CoDANet([Layer(8, 2), Layer(4, 2, stride=2)], image_size=SIZE, temperature=4)
+
+
+class Brightness(nn.Module):
+    """Class k is the sum of quarter k of the columns."""
+
+    def forward(self, images):
+        return images.mean((1, 2)).unflatten(1, (4, -1)).sum(2)
+
+
+def test_explain_func_is_attribute_with_arrays():
+    model, images = coda(), torch.rand(2, 3, SIZE, SIZE)
+    maps = explain_func(model, images.numpy(), np.array([1, 3]), method="occlusion5", seed=2, device="cpu")
+    assert isinstance(maps, np.ndarray)
+    assert maps.shape == (2, 1, SIZE, SIZE)
+    np.testing.assert_array_equal(maps[:, 0], attribute(model, images, [1, 3], "occlusion5", seed=2).numpy())
+    with pytest.raises(ValueError, match="no setting 'steps': it has method, seed and batch_size"):
+        explain_func(model, images.numpy(), np.array([1, 3]), steps=3)
+
+
+def test_sparseness_of_known_maps():
+    """The Gini index of a map that is constant on a share f of the pixels and 0 elsewhere is 1 - f."""
+    images = torch.ones(3, 3, SIZE, SIZE)
+    scores = quantus_scores(quantus.Sparseness(disable_warnings=True), Brightness(), images, [0, 1, 3], "ixg")
+    np.testing.assert_allclose(scores, 0.75, atol=0.01)
+
+
+def test_pixel_flipping_sees_the_right_pixels_first():
+    """The class's own columns are 3 x 36 of 12 x 36 values: after three steps the whole logit, 3, is gone."""
+    images = torch.ones(1, 3, SIZE, SIZE)
+    metric = quantus.PixelFlipping(features_in_step=36, perturb_baseline=0.0, disable_warnings=True)
+    curve = np.asarray(quantus_scores(metric, Brightness(), images, 2, "ixg"))[0]
+    np.testing.assert_allclose(curve, [2, 1] + [0] * 10, atol=1e-6)
+    wrong = np.asarray(quantus_scores(metric, Brightness(), images, 2, "random"))[0]
+    assert wrong[2] > 1.5
+
+
+@pytest.mark.parametrize("method", ["contributions", Occlusion(3, 3)])
+def test_faithfulness_of_a_coda_net_repeats_and_leaves_the_caller_alone(method):
+    model, images = coda().train(), torch.rand(2, 3, SIZE, SIZE)
+    metric = quantus.FaithfulnessCorrelation(
+        nr_runs=10, subset_size=40, perturb_baseline=0.0, return_aggregate=False, disable_warnings=True
+    )
+    before = torch.get_rng_state(), repr(np.random.get_state()), random.getstate()  # noqa: NPY002 (the caller's own)
+    scores = quantus_scores(metric, model, images, method=method, seed=1)
+    after = torch.get_rng_state(), repr(np.random.get_state()), random.getstate()  # noqa: NPY002
+    assert torch.equal(before[0], after[0])
+    assert before[1:] == after[1:]
+    assert model.training
+    assert len(scores) == 2
+    assert np.isfinite(scores).all()
+    np.testing.assert_array_equal(quantus_scores(metric, model, images, method=method, seed=1), scores)
+
+
+def test_bad_input_is_answered_in_words(monkeypatch):
+    model, images = coda(), torch.rand(2, 3, SIZE, SIZE)
+    metric = quantus.Sparseness(disable_warnings=True)
+    with pytest.raises(ValueError, match="give a Quantus metric"):
+        quantus_scores(lambda: 0, model, images)
+    with pytest.raises(ValueError, match="out of range"):
+        quantus_scores(metric, model, images, 9)
+    with pytest.raises(ValueError, match="one class per image"):
+        quantus_scores(metric, model, images, "all")
+    with pytest.raises(ValueError, match="unknown method"):
+        quantus_scores(metric, model, images, 0, "gradcan")
+    plain = builtins.__import__
+
+    def without(name, *arguments):
+        if name == "quantus":
+            raise ImportError
+        return plain(name, *arguments)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ValueError, match=r"pip install 'codanet\[quantus\]'"):
+        quantus_scores(metric, model, images)

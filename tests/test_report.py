@@ -1,0 +1,338 @@
+"""Reports by what they say: numbers that can be counted, maps that are there, nothing fetched, nothing run."""
+
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import codanet
+from chromium import MISSING, chromium
+from codanet import run as training_run
+from codanet.cli import main
+from codanet.data import load_data
+from codanet.evaluation import evaluate
+from codanet.metrics import Pictures
+from codanet.report import report, sources
+from codanet.report.findings import find, wilson
+from codanet.report.sections import facts, figures, measurements, table
+from colours import colour_model
+
+COLOURS = {"red": (230, 20, 20), "green": (20, 230, 20), "blue": (20, 20, 230)}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> Path:
+    """Plain colours in three folders, 10 each; one blue picture lies among the red ones."""
+    folder = tmp_path_factory.mktemp("pictures")
+    random = np.random.default_rng(0)
+    for part in ("train", "val"):
+        for name, colour in COLOURS.items():
+            (folder / part / name).mkdir(parents=True)
+            for number in range(10):
+                wrong = name == "red" and number == 3
+                shade = random.integers(0, 20, (16, 16, 3)) + np.array(COLOURS["blue"] if wrong else colour)
+                Image.fromarray(shade.astype(np.uint8)).save(folder / part / name / f"{number}.png")
+    return folder
+
+
+def model_of(pictures: Path, **provenance):
+    """Sees colours; its classes stand in the order of the folders."""
+    data = load_data(pictures)
+    model = colour_model(names=("red", "green", "blue"))
+    order = [("red", "green", "blue").index(name) for name in data.classes]
+    with torch.no_grad():
+        model.units[0].A.copy_(model.units[0].A[:, order])
+    model.class_names = data.classes
+    settings = {"data": str(pictures), "seed": 0, "epochs": 2, "image_size": None, "root": None}
+    model.provenance = {"settings": settings, "data": data.name, "val_accuracy": 0.5, "epochs": 2, **provenance}
+    return model, data, settings
+
+
+LOG = """epoch,loss_epoch,loss_step,step,train_accuracy,val_accuracy,val_loss
+0,,0.5,19,,,
+0,,,20,,0.5,0.75
+0,0.625,,20,0.25,,
+1,,,40,,0.875,0.25
+1,0.375,,40,0.75,,
+"""
+
+
+@pytest.fixture
+def a_run(tmp_path, pictures) -> Path:
+    folder = tmp_path / "a <b>run"
+    model, data, settings = model_of(pictures)
+    (folder / "maps").mkdir(parents=True)
+    (folder / "logs" / "1").mkdir(parents=True)
+    codanet.save(model, folder / "model.safetensors")
+    (folder / "settings.json").write_text(json.dumps({**settings, "data_checksum": data.checksum}))
+    (folder / "logs" / "1" / "metrics.csv").write_text(LOG)
+    for epoch in (1, 2):
+        Image.new("RGB", (30, 20), "white").save(folder / "maps" / f"epoch-{epoch:03d}.png")
+    return folder
+
+
+class Page(HTMLParser):
+    """What a browser would make of it: words, tags, what it would fetch, tables as lists."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.text, self.tags, self.fetched, self.attributes = path.read_text(encoding="utf-8"), [], [], set()
+        self.words: list[str] = []
+        self.feed(self.text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self.fetched += [value for name, value in attrs if name in ("src", "href", "srcset", "data", "action")]
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    @property
+    def plain(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def harmless(page: Page) -> None:
+    assert not {"script", "iframe", "link", "object", "embed", "form"} & set(page.tags)
+    assert all(address.startswith("data:image/png;base64,") for address in page.fetched)
+    assert not any(name.startswith("on") for name in page.attributes)
+    assert "default-src 'none'; img-src data:" in page.text
+    assert not re.search(r"https?://", page.text.replace("http-equiv", ""))
+
+
+def test_a_run_becomes_a_page(a_run):
+    path = report(a_run, quiet=True)
+    assert path == a_run / "report.html"
+    page = Page(path)
+    harmless(page)
+    assert "a <b>run: training run" in page.plain  # as words, not as a tag
+    assert "96.67%" in page.plain  # 29 of 30
+    assert "accuracy on 30 held-out images, 95% interval 83.3% to 99.4%" in page.plain
+    for title in ("Sure and right", "Sure and wrong", "Confusion", "Training", "Maps as training went on"):
+        assert title in page.plain
+    # three right decisions with a map each, one wrong with two, curves, two pictures of maps
+    assert page.tags.count("img") == 3 * 2 + 3 + 1 + 2
+    cells = re.findall(r"<td class='(right|wrong)'[^>]*>(\d*)</td>", page.text)
+    counts = np.array([int(count or 0) for _, count in cells]).reshape(3, 3)
+    blue, green, red = 0, 1, 2  # in the order of the folders
+    wanted = np.diag([10, 10, 9])
+    wanted[red, blue] = 1
+    assert (counts == wanted).all()
+    assert green == 1
+    assert "epochs" in page.plain
+    assert "sha256" in page.plain
+
+
+def test_findings_are_counted_and_sorted(pictures):
+    model, data, _ = model_of(pictures)
+    steps = []
+    found = find(model, Pictures(data.val), data.classes, steps.append)
+    assert sum(steps) == 30
+    assert found.number == 30
+    assert found.accuracy == pytest.approx(29 / 30)
+    assert {case.label for case in found.right} == {0, 1, 2}
+    sure = [case.probability for case in found.right]
+    assert sure == sorted(sure, reverse=True)
+    (wrong,) = found.wrong
+    assert (data.classes[wrong.label], data.classes[wrong.said]) == ("red", "blue")
+    why = model.explain(wrong.image[None], [[wrong.said, wrong.label]])
+    assert torch.allclose(torch.stack([wrong.said_map, wrong.label_map]), why.pixels[0])
+    assert wrong.said_map.sum().item() + why.bias == pytest.approx(why.logits[0, wrong.said].item(), abs=1e-4)
+    assert wrong.probability == pytest.approx(why.probabilities[0, wrong.said].item())
+
+
+def test_wilson_interval():
+    """As in Brown, Cai and DasGupta 2001: never outside [0, 1], and not of no width at the ends."""
+    assert wilson(0, 10) == (0.0, pytest.approx(0.2775, abs=1e-3))
+    assert wilson(10, 10) == (pytest.approx(0.7225, abs=1e-3), 1.0)
+    low, high = wilson(50, 100)
+    assert (low + high) / 2 == pytest.approx(0.5)
+    assert high - low == pytest.approx(0.192, abs=1e-3)
+
+
+def test_many_classes_are_listed_by_what_is_confused(pictures, monkeypatch, a_run):
+    monkeypatch.setattr("codanet.report.sections.MATRIX_CLASSES", 2)
+    page = Page(report(a_run, quiet=True))
+    assert "true class called images of that class red blue 1 10.0%" in page.plain
+
+
+def test_without_its_images_it_says_so(a_run, pictures, tmp_path):
+    settings = json.loads((a_run / "settings.json").read_text())
+    (a_run / "settings.json").write_text(json.dumps({**settings, "data": str(tmp_path / "gone")}))
+    page = Page(report(a_run, quiet=True))
+    assert "are not on this machine: no confusion matrix" in page.plain
+    assert "Sure and right" not in page.plain
+    assert "50.00% accuracy on ? held-out images, as training measured it" in page.plain
+    page = Page(report(a_run, tmp_path / "moved.html", root=pictures, quiet=True))
+    assert "96.67%" in page.plain
+    (a_run / "settings.json").write_text(json.dumps({**settings, "data_checksum": "other"}))
+    assert "are not those that were used" in Page(report(a_run, quiet=True)).plain
+    (a_run / "settings.json").write_text(json.dumps({**settings, "data": "cifar10"}))
+    assert "The images of cifar10 are not on this machine" in Page(report(a_run, quiet=True)).plain
+
+
+@pytest.fixture(autouse=True)
+def no_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("CODANET_DATA", str(tmp_path / "cache"))
+
+
+def test_an_unfinished_run(a_run):
+    (a_run / "model.safetensors").rename(a_run / "last.ckpt")
+    page = Page(report(a_run, quiet=True))
+    assert "The training has not ended: 2 of 2 epochs are logged" in page.plain
+    assert page.tags.count("img") == 1
+
+
+def test_logs_of_a_resumed_run(a_run):
+    (a_run / "logs" / "2").mkdir()
+    more = LOG.splitlines()[0] + "\n1,,,40,,0.9375,0.125\n2,,,60,,1.0,0.0625\nhalf a li"
+    (a_run / "logs" / "2" / "metrics.csv").write_text(more)
+    found = sources.epochs(a_run)
+    assert [line["epoch"] for line in found] == [1, 2, 3]
+    assert [line["val_accuracy"] for line in found] == [0.5, 0.9375, 1.0]
+    assert found[1]["train_accuracy"] == 0.75
+    assert (sources.LAST, sources.MODEL) == (training_run.LAST, training_run.MODEL)
+
+
+@pytest.fixture(scope="module")
+def evaluation(tmp_path_factory, pictures) -> Path:
+    folder = tmp_path_factory.mktemp("evaluation")
+    model, _, _ = model_of(pictures)
+    codanet.save(model, folder / "colours.safetensors")
+    evaluate(
+        [str(folder / "colours.safetensors")],
+        pictures,
+        ["contributions", "ixg"],
+        ["accuracy", "localisation", "completeness"],
+        folder / "results",
+        grids=2,
+        grid_size=1,
+        images=6,
+        quiet=True,
+    )
+    return folder / "results"
+
+
+def test_an_evaluation_becomes_a_page(evaluation, tmp_path):
+    page = Page(report(evaluation, tmp_path / "why.html", quiet=True))
+    harmless(page)
+    assert "evaluation" in page.plain
+    assert "Accuracy ↑ colours 0.9667" in page.plain
+    assert "CoDA" in page.plain
+    assert "IxG" in page.plain
+    assert "Completeness error ↓" in page.plain
+    assert "share of the split's images that are classified correctly" in page.plain
+    assert "Sure and wrong of colours" in page.plain
+    assert "Plots" in page.plain
+    assert "digest" in page.plain
+
+
+def test_what_an_evaluation_has_lost(evaluation, tmp_path):
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    results = json.loads((evaluation / "results.json").read_text())
+    results["provenance"]["models"] = {
+        "gone": {"file": "nowhere.safetensors", "digest": "x"},
+        "memory": {"digest": "x"},
+        "other": {**results["provenance"]["models"]["colours"], "digest": "x"},
+    }
+    results["rows"][0]["model"] = "<script>alert(1)</script>"
+    results["remarks"] = ["<img src=x onerror=alert(1)>"]
+    (folder / "results.json").write_text(json.dumps(results))
+    (folder / "localisation.png").write_bytes(b"<svg onload=alert(1)>")
+    page = Page(report(folder, quiet=True))
+    harmless(page)
+    assert "gone: its weights are not on this machine" in page.plain
+    assert "memory: it was not read from a file" in page.plain
+    assert "other: its weights have changed since" in page.plain
+    assert "Localisation is no PNG and is left out" in page.plain
+    assert "<script>alert(1)</script>" in page.plain
+
+
+def test_tables_take_anything():
+    assert "none" in measurements([{"metric": "new", "mean": None, "method": "mine"}])
+    assert "&lt;b&gt;" in table(("<b>",), [("<i>",)])
+    assert "&lt;i&gt;" in figures([("<i>", "x")])
+    assert "a · b" in facts({"a": {"b": [1, 2]}, "none": None})
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        ({}, "holds neither results.json"),
+        ({"results.json": "[]"}, "holds no mapping"),
+        ({"results.json": "{"}, "cannot be read"),
+        ({"results.json": "{}"}, "no rows of measurements"),
+        ({"records.jsonl": ""}, "has not ended"),
+        ({"T=10/settings.json": "{}"}, "holds several runs: give one of them"),
+        ({"model.safetensors": "no weights"}, "cannot be read as safetensors"),
+    ],
+)
+def test_folders_that_are_none(made, words, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name, content in made.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(content)
+    with pytest.raises(ValueError, match=words):
+        report(folder, quiet=True)
+    assert not (folder / "report.html").exists()
+
+
+def test_paths_that_are_none(tmp_path, a_run):
+    with pytest.raises(ValueError, match="does not exist"):
+        report(tmp_path / "nothing")
+    with pytest.raises(ValueError, match="is a file"):
+        report(a_run / "settings.json")
+    with pytest.raises(ValueError, match="is a folder: give the name of a file"):
+        report(a_run, tmp_path, quiet=True)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="cannot be written"):
+        report(a_run, tmp_path / "file" / "report.html", quiet=True)
+
+
+def test_the_command(a_run, tmp_path, capsys):
+    assert main(["report", str(a_run), "-o", str(tmp_path / "r.html")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == str(tmp_path / "r.html")
+    assert len(lines) == 4  # and three sentences on what to look at
+    assert (tmp_path / "r.html").is_file()
+    assert main(["report", str(tmp_path / "nothing")]) == 2
+    assert "does not exist" in capsys.readouterr().err
+    assert main(["report", str(a_run), "--outptu", "x"]) == 2
+    assert "did you mean '--output'" in capsys.readouterr().err
+
+
+def test_gradio_is_not_needed(a_run, tmp_path):
+    code = "import sys; from codanet.report import report; report(sys.argv[1], sys.argv[2], quiet=True); "
+    code += "assert 'gradio' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code, str(a_run), str(tmp_path / "r.html")], check=True, timeout=240)
+
+
+@pytest.mark.browser
+def test_in_a_browser(a_run, tmp_path):
+    """All pictures show, nothing is asked of the network, and a phone's width is enough."""
+    if chromium() is None:
+        pytest.fail(MISSING)
+    from playwright.sync_api import sync_playwright
+
+    path = report(a_run, tmp_path / "report.html", quiet=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
+        for width in (1200, 390):
+            page = browser.new_page(viewport={"width": width, "height": 900})
+            asked = []
+            page.on("request", lambda request, asked=asked: asked.append(request.url))
+            page.goto(path.as_uri())
+            assert page.evaluate("[...document.images].every((image) => image.complete && image.naturalWidth > 0)")
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+            assert [url for url in asked if not url.startswith(("data:", "file:"))] == []
+        browser.close()
