@@ -39,6 +39,8 @@ GRID = 3  # images per side
 SHOWN = 5
 CHANCE = 1 / GRID**2
 
+CONSTANT = {"temperature": 1000, "temperature_from": None}
+
 # recipe and changes of the quick and of the full setting; the paper's own recipes take a GPU
 BASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "digits": ("digits", {"epochs": 6, "batch_size": 64}, {"epochs": 40}),
@@ -47,7 +49,7 @@ BASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"data": "mnist", "image_size": 14, "epochs": 1, "batch_size": 64},
         {"data": "mnist", "image_size": 14, "epochs": 2, "batch_size": 64},
     ),
-    "cifar10": ("cifar10-cpu", {"epochs": 1}, {}),
+    "cifar10": ("cifar10-cpu", {**CONSTANT, "epochs": 1}, CONSTANT),
 }
 GRIDS = {"digits": (30, 30), "mnist": (100, 250), "cifar10": (50, 500)}  # quick and full
 

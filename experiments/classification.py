@@ -152,7 +152,7 @@ def experiment(setting: Setting) -> Outcome:
         "single layer": SingleLayer(clean[0].numel(), len(data.classes), 16 if small else 64),
         "five layers": FiveLayers(len(data.classes), data.image_size),
     }
-    epochs = {"single layer": setting.pick(15, 20), "five layers": setting.pick(6, 20)}
+    epochs = {"single layer": setting.pick(10, 20), "five layers": setting.pick(5, 20)}
     if setting.data == "mnist":
         epochs = {"single layer": setting.pick(6, 4), "five layers": 2}
     rates = {"single layer": 0.01 if setting.data == "digits" else 0.003, "five layers": 0.01}

@@ -45,15 +45,16 @@ class ReLUNet(nn.Sequential):
 
 
 def relu_network(settings: Settings, data: ImageData) -> nn.Module:
-    """A ReLU network trained on the same images, as often, with Adam."""
+    """A ReLU network trained on the same images with Adam, for three times as many epochs: it learns more slowly."""
     torch.manual_seed(settings.seed)
     model = ReLUNet(data.channels, len(data.classes))
     loader = batches(data.train, settings.batch_size, shuffle=True, seed=settings.seed)
-    steps = settings.epochs * len(loader)
+    epochs = 3 * settings.epochs
+    steps = epochs * len(loader)
     optimiser = torch.optim.Adam(model.parameters(), 0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 0.01, total_steps=steps, pct_start=0.2)
     with progress_bar("ReLU network", steps, unit="steps") as advance:
-        for _ in range(settings.epochs):
+        for _ in range(epochs):
             for images, labels in loader:
                 optimiser.zero_grad()
                 cross_entropy(model(images.float() / 255), labels).backward()

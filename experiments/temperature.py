@@ -25,7 +25,7 @@ def experiment(setting: Setting) -> Outcome:
     paper = sweep[1] if sweep else ()
     values = paper if setting.data == "cifar10" else setting.pick(QUICK, FULL)[setting.data]
     runs, data = ablation.compare(setting, {f"T = {value:g}": {"temperature": value} for value in values})
-    title = "The larger the temperature, the more of a class's map lies on its image"
+    title = "A larger temperature puts more of a class's map on its image, for a little accuracy"
     return ablation.outcome(setting, runs, data, title, "temperature T")
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+import ablation
 import capsules
 import codanet
 import eigenvectors
@@ -220,6 +221,16 @@ def test_quick_uses_mnist_where_it_is_stored_and_digits_elsewhere(tmp_path, monk
     (tmp_path / "mnist.safetensors").touch()
     assert result._stored(("digits", "mnist")) == "mnist"
     assert result._stored(("digits",)) == "digits"
+
+
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("data", ["digits", "mnist", "cifar10"])
+def test_the_settings_of_every_data_set_make_a_network(data, quick, tmp_path):
+    settings = ablation.base(result.Setting("temperature", data, quick, 3, tmp_path))
+    assert (settings.data, settings.seed, settings.temperature_from) == (data, 3, None)
+    network = codanet.create_model(settings.model, temperature=settings.temperature, rescale=settings.rescale)
+    assert network.temperature == settings.temperature
+    assert data in ablation.GRIDS
 
 
 def test_wrong_input_is_answered_in_a_sentence(tmp_path, capsys):
