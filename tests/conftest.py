@@ -1,9 +1,11 @@
-"""Every test starts from the same seed, in two threads."""
+"""Every test starts from the same seed, in two threads, or as many as OMP_NUM_THREADS says."""
+
+import os
 
 import pytest
 import torch
 
-torch.set_num_threads(2)
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 2)))
 
 
 @pytest.fixture(autouse=True)

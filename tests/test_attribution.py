@@ -388,6 +388,24 @@ def test_occlusion_equals_the_plain_loop_and_captums(kind, window, stride):
     close(found, inside[:, 0].double(), 1e-5)  # captum adds up in single precision
 
 
+@pytest.mark.parametrize(("window", "stride"), [(5, 3), (9, 7)])
+@pytest.mark.parametrize("kind", ["coda", "resnet"])
+@torch.no_grad()
+def test_occlusion_follows_a_window_only_as_far_as_it_reaches(kind, window, stride):
+    """The same as whole passes, which a hook asks for, on pictures far larger than a window's reach."""
+    if kind == "coda":
+        layers = [Layer(6, 2), Layer(7, 2, stride=2), Layer(6, 3, 5, 3), Layer(4, 1, 2), Layer(CLASSES, 2, 1)]
+        model = CoDANet(layers, temperature=3).double().eval()
+    else:
+        model = made("resnet")
+    images = torch.rand(2, 3, 37, 44).double()
+    found = attribute(model, images, [[0, 3], [4, 1]], Occlusion(window, stride))
+    passes = []
+    model.register_forward_hook(lambda module, inputs, output: passes.append(len(output)))
+    close(found, attribute(model, images, [[0, 3], [4, 1]], Occlusion(window, stride)), 1e-10)
+    assert sum(passes) > 2 * (30 // stride) ** 2
+
+
 def test_occlusion_of_a_linear_model():
     model, images = Linear(), torch.rand(1, 3, 6, 6).double()
     close(attribute(model, images, 1, Occlusion(1, 1)), (model.weight[1] * images).sum(1), 1e-10)

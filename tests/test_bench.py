@@ -1,12 +1,17 @@
 """The benchmark runs and its result is complete; how fast anything is, is for the benchmark itself to say."""
 
 import json
+import math
 
 import pytest
 import torch
+from torch import nn
 
 from codanet import bench as module
 from codanet.bench import bench, in_own_process, load_algorithm1, main, measure
+from codanet.bench_table import markdown
+from codanet.products import record, replay
+from operations import WIDE, our_backward, our_forward, shapes
 
 TINY = {"models": ("s_coda_r1_8",), "batch": 2, "size": 8, "threads": 1}
 JOB = {"model": "s_coda_r1_8", "batch": 4, "size": 16, "threads": 1, "repeats": 1}
@@ -42,6 +47,8 @@ def test_quick_gives_a_table_and_json(one_process, tmp_path, capsys):
         assert row["ratio"] == row["algorithm1"]["median"] / row["codanet"]["median"]
     assert result["agreement"]["s_coda_r1_8"] < 1e-4
     assert result["resnet56"]["n"] == 1
+    assert result["products"]["s_coda_r1_8"]["n"] == 1
+    assert result["products"]["s_coda_r1_8"]["min"] > 0
     assert {"cpu", "cores", "ram_gib"} <= result["machine"].keys()
     assert {"codanet", "torch", "python"} <= result["versions"].keys()
     operations = result["profile"]["s_coda_r1_8"]
@@ -71,9 +78,90 @@ def test_rounds_and_repeats_add_up(one_process, monkeypatch, capsys):
     counts = {(row["what"], by): row[by]["n"] for row in result["results"] for by in ("codanet", "algorithm1")}
     assert counts["step", "codanet"] == 8
     assert counts["step", "algorithm1"] == 4
+    assert result["products"]["s_coda_r1_8"]["n"] == 8
     assert counts["memory", "codanet"] == counts["memory", "algorithm1"] == 2
     turns = len(order) - 2  # agreement and profile come once, after the rounds
     assert order[: turns // 2] == order[turns // 2 : turns][::-1]
+
+
+def test_the_products_bound_the_step(one_process, monkeypatch, capsys):
+    seconds = {("step", "codanet"): 3.0, ("step", "algorithm1"): 36.0, ("products", "codanet"): 2.4}
+
+    def pretend(job):
+        return {"operations": [], "values": [seconds.get((job["what"], job["by"]), 1.0)]}
+
+    monkeypatch.setattr(module, "in_own_process", pretend)
+    result = bench(**TINY, quick=True)
+    bound = "| s_coda_r1_8 | 18000.00 (18000.00..18000.00, n=1) | 1200.00 (1200.00..1200.00, n=1) | 80 % | 15.0x |"
+    assert bound in capsys.readouterr().out.splitlines()
+    del result["products"]  # as in a file of an older version
+    table = markdown(result)
+    assert "matrix products of a step alone" not in table
+    assert "λ step / step" in table
+
+
+class TestProducts:
+    def flops(self, products):
+        """Of the two factors, [..., m, k] and [..., k, n]."""
+        pairs = [product.args[-2:] for product in products]
+        return sum(2 * math.prod(left.shape) * right.shape[-1] for left, right in pairs)
+
+    def test_a_linear_layer_by_hand(self):
+        layer, inputs = nn.Linear(6, 5), torch.rand(4, 6)
+        products = record(lambda: layer(inputs).sum().backward())
+        assert [str(product.function) for product in products] == ["aten.addmm.out", "aten.mm.out"]
+        assert self.flops(products) == 2 * (2 * 4 * 6 * 5)  # Wx + b, and the gradient of W
+
+    @pytest.mark.parametrize(("name", "batch", "size"), [("nano_coda", 4, 8), ("nano_coda", 8, 16), ("s_coda", 1, 8)])
+    def test_a_step_has_the_operations_that_are_expected(self, name, batch, size):
+        model = module._build(name, "codanet")
+        step = module._runner(model, "products", torch.rand(batch, 3, size, size))
+        layers = shapes(name, module.CLASSES, size, batch)
+        operations = [op for layer in layers for op in our_forward(layer, WIDE) + our_backward(layer, WIDE)]
+        expected = sum(op.flops for op in operations if op.kind != "cholesky")
+        products = record(step)
+        assert self.flops(products) == expected
+        replay(products)()
+
+    def test_memory_is_laid_out_and_shared_as_it_was(self):
+        left, right, total = torch.rand(4, 6)[:, 1:4], torch.rand(2, 3).t(), torch.rand(4, 2, dtype=torch.float64)
+
+        def run():
+            total.addmm_(left.double(), right.double(), beta=0.5)
+            torch.mm(torch.mm(left, right), right.t(), out=torch.empty(4, 3))
+
+        added, first, second = products = record(run)
+        assert added.kwargs == {"beta": 0.5}
+        assert added.args[0].dtype == torch.float64
+        assert first.args[0].stride == (6, 1)
+        assert first.args[0].offset == 1
+        assert first.args[1].stride == (1, 3)
+        assert second.args[1].address == first.args[1].address
+        assert second.args[0] == first.kwargs["out"]
+        before = total.clone(), left.clone()
+        replay(products)()
+        assert torch.equal(total, before[0])
+        assert torch.equal(left, before[1])
+
+    def test_a_replay_does_the_products(self, monkeypatch):
+        """On memory full of ones: 3 for the sum of three, then 1 + 3 · 3."""
+        monkeypatch.setattr(torch, "rand", lambda *size, **kind: torch.full(size, 0.5, **kind))
+        left, right, total = torch.zeros(4, 3), torch.zeros(3, 3), torch.zeros(4, 3)
+
+        def run():
+            total.addmm_(torch.mm(left, right), right)
+
+        again, seen = replay(record(run)), []
+
+        class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                seen.append(func(*args, **kwargs or {}))
+                return seen[-1]
+
+        with Watch():
+            again()
+        assert seen[0].unique().tolist() == [3]
+        assert seen[1].unique().tolist() == [1 + 3 * 3]
 
 
 def test_main_is_the_same_function(monkeypatch):

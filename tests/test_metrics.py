@@ -466,6 +466,7 @@ def test_failed_samples_are_in_no_mean_and_in_every_count():
     assert scores.quantiles(0, 1) == (0.5, 1.0)
     low, high = scores.interval()
     assert 0.5 <= low <= high <= 1
+    assert np.isnan(Scores("box", torch.tensor([0.5, torch.nan]).double(), ("", "")).interval()).all()
     with pytest.raises(ValueError, match="a note per value"):
         Scores("box", torch.zeros(3), ("",))
 

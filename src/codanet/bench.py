@@ -27,14 +27,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from . import __version__
+from .bench_table import TIMED, markdown
 from .objective import objective
+from .products import record, replay
 from .resnet import resnet56
 from .zoo import create_model, list_models
 
 MODELS = ("s_coda", "s_coda_r1_2", "s_coda_r1_4", "s_coda_r1_8")
 ALGORITHM1 = Path(__file__).parents[2] / "benchmarks" / "algorithm1.py"
 CLASSES = 10
-TIMED = {"forward": "forward", "step": "training step", "explain": "explanation of one class"}
+ALONE = ("lambda_step", "products")  # timed of codanet only
 Job = dict[str, Any]
 EXAMPLES = """\
   codanet bench --output bench.json                     the paper's S network and its ranks, some minutes
@@ -92,10 +94,10 @@ def bench(
         "machine": machine,
         "versions": {"codanet": __version__, "torch": str(torch.__version__), "python": platform.python_version()},
         "settings": settings,
-        "units": {"forward": "s/batch", "step": "s/batch", "explain": "s/batch", "memory": "bytes above idle"},
+        "units": dict.fromkeys((*TIMED, *ALONE), "s/batch") | {"memory": "bytes above idle"},
         "results": [_compare(name, what, measured) for name in models for what in (*TIMED, "memory")],
         "resnet56": _summary(measured["resnet56", "forward", "resnet56"]),
-        "lambda_step": {name: _summary(measured[name, "lambda_step", "codanet"]) for name in models},
+        **{what: {name: _summary(measured[name, what, "codanet"]) for name in models} for what in ALONE},
         "agreement": {name: _one(name, "agreement", shape)["values"][0] for name in models},
         "profile": {
             name: _one(name, "profile", shape)["operations"] for name in dict.fromkeys((models[0], models[-1]))
@@ -130,7 +132,7 @@ def _jobs(models: Sequence[str], shape: Job, repeats: int) -> list[Job]:
     for name in models:
         for what in (*TIMED, "memory"):
             jobs += [{"model": name, "what": what, "by": by, "repeats": n} for by, n in counts.items()]
-        jobs.append({"model": name, "what": "lambda_step", "by": "codanet", "repeats": repeats})
+        jobs += [{"model": name, "what": what, "by": "codanet", "repeats": repeats} for what in ALONE]
     return [job | shape for job in jobs]
 
 
@@ -166,6 +168,9 @@ def measure(job: Job) -> Job:
     run()  # the optimiser's state, thread pools, kernels chosen at the first call
     if what == "profile":
         return {"operations": _profile(run)}
+    if what == "products":  # recorded of the second step, whose workspaces have their size
+        run = replay(record(run))
+        run()
     return {"values": [_seconds(run) for _ in range(repeats)]}
 
 
@@ -188,7 +193,7 @@ def load_algorithm1() -> ModuleType:
 
 
 def _runner(model: Any, what: str, images: Tensor) -> Callable[[], Any]:
-    if what in ("step", "lambda_step", "profile"):
+    if what in ("step", "lambda_step", "products", "profile"):
         model.train()
         optimiser = torch.optim.Adam(model.parameters(), lr=2.5e-4)
         labels = torch.arange(len(images)) % CLASSES
@@ -316,57 +321,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         bench(**options | {"models": tuple(options["models"])})
     except ValueError as error:
         parser.error(str(error))
-
-
-def markdown(result: dict[str, Any]) -> str:
-    """The measurements as Markdown tables: medians, with (min..max, n)."""
-    settings, machine, versions = result["settings"], result["machine"], result["versions"]
-    per_image = 1000 / settings["batch"]
-
-    def cell(summary: Job, factor: float, digits: int) -> str:
-        middle, low, high = (f"{summary[key] * factor:.{digits}f}" for key in ("median", "min", "max"))
-        return f"{middle} ({low}..{high}, n={summary['n']})"
-
-    about = (
-        f"Batch {settings['batch']}, {settings['size']}x{settings['size']}, {settings['threads']} threads, "
-        f"{machine['cpu']} ({machine['cores']} cores, {machine['ram_gib']} GiB), torch {versions['torch']}, "
-        f"Python {versions['python']}, codanet {versions['codanet']}. Medians, with (min..max, n) beside them; "
-        "every measurement in its own process."
-    )
-    lines = [about, "", f"`{result['command']}`", ""]
-    lines += [
-        "| model | what | Algorithm 1 | codanet | ratio |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for row in result["results"]:
-        memory = row["what"] == "memory"
-        name = "peak memory of a step, MiB" if memory else f"{TIMED[row['what']]}, ms/image"
-        scale, digits = (2**-20, 0) if memory else (per_image, 2)
-        theirs, ours = cell(row["algorithm1"], scale, digits), cell(row["codanet"], scale, digits)
-        lines.append(f"| {row['model']} | {name} | {theirs} | {ours} | {row['ratio']:.1f}x |")
-
-    resnet = result["resnet56"]
-    lines += [
-        "",
-        f"ResNet-56 forward: {cell(resnet, per_image, 2)} ms/image.",
-        "",
-        "The explanation's forward pass is part of it. A λ step computes and differentiates two rows of W per image.",
-        "",
-        "| model | forward / ResNet-56's | explanation / forward | λ step / step | last map, off Algorithm 1's by |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    medians = {(row["model"], row["what"]): row["codanet"]["median"] for row in result["results"]}
-    for name in settings["models"]:
-        forward = medians[name, "forward"]
-        ratios = f"{forward / resnet['median']:.2f} | {medians[name, 'explain'] / forward:.2f}"
-        ratios += f" | {result['lambda_step'][name]['median'] / medians[name, 'step']:.2f}"
-        lines.append(f"| {name} | {ratios} | {result['agreement'][name]:.1e} relative |")
-
-    for name, operations in result["profile"].items():
-        lines += ["", f"What a training step of {name} spends its time on (self CPU time, one step):", ""]
-        lines += ["| operation | ms | % | calls |", "| --- | --- | --- | --- |"]
-        lines += [f"| {o['operation']} | {o['ms']:.1f} | {o['percent']:.1f} | {o['calls']} |" for o in operations]
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

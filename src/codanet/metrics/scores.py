@@ -65,7 +65,10 @@ class Scores:
         return tuple(float(torch.quantile(valid, share)) if len(valid) else float("nan") for share in shares)
 
     def interval(self, confidence: float = 0.95, resamples: int = 2000, seed: int = 0) -> tuple[float, float]:
-        """Percentile bootstrap of the mean, over independent units: whole grids, not their single scores."""
+        """Percentile bootstrap of the mean, over independent units: whole grids, not their single scores.
+
+        NaN where fewer than two units have a value.
+        """
         if not 0 < confidence < 1 or resamples < 1:
             raise ValueError(
                 f"confidence is {confidence} with {resamples} resamples: give one between 0 and 1, and at least 1"
@@ -104,7 +107,7 @@ def _bootstrap(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Of Σ sums [n, K] / Σ counts [n] over units drawn with replacement."""
     number = len(sums)
-    if counts.sum() == 0:
+    if (counts > 0).sum() < 2:  # one observation says nothing of its spread
         return np.full(sums.shape[1], np.nan), np.full(sums.shape[1], np.nan)
     rng = np.random.default_rng(seed)
     means = []

@@ -1,0 +1,95 @@
+"""The matrix products of a run: recorded as they are dispatched, and done again with nothing between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+PRODUCTS = {"mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_", "addbmm", "addbmm_", "mv", "addmv", "addmv_"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the numbers of a tensor are, without keeping them."""
+
+    address: int  # of its storage: what shared memory, at once or one after the other, shares it again
+    numbers: int  # of the whole storage
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Place:
+        storage = tensor.untyped_storage()
+        numbers, offset = storage.nbytes() // tensor.element_size(), int(tensor.storage_offset())
+        return cls(storage.data_ptr(), numbers, tensor.dtype, tuple(tensor.shape), tensor.stride(), offset)
+
+
+@dataclass(frozen=True)
+class Product:
+    function: Any  # an overload of aten
+    args: tuple[Any, ...]  # a `Place` for every tensor
+    kwargs: dict[str, Any]
+
+    def places(self) -> Iterator[Place]:
+        return (leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Place))
+
+
+class _Recorder(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.products: list[Product] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func.overloadpacket.__name__ in PRODUCTS:
+            given = kwargs
+            if func is func.overloadpacket.default and not func._schema.is_mutable:
+                func, given = (
+                    func.overloadpacket.out,
+                    kwargs | {"out": result},
+                )  # a result of its own is written in place
+            self.products.append(Product(func, *tree_map(_place, (tuple(args), given))))
+        return result
+
+
+def _place(leaf: Any) -> Any:
+    return Place.of(leaf) if isinstance(leaf, Tensor) else leaf
+
+
+def record(run: Callable[[], Any]) -> list[Product]:
+    """The matrix products of `run`, in order; those of a backward pass too, which on a CPU has no thread of its own."""
+    with _Recorder() as recorder:
+        run()
+    return recorder.products
+
+
+def replay(products: Sequence[Product]) -> Callable[[], None]:
+    """What does these products again, on memory that is shared as it was; it is allocated here, once."""
+    numbers: dict[tuple[int, torch.dtype], int] = {}
+    for place in (place for product in products for place in product.places()):
+        key = place.address, place.dtype
+        numbers[key] = max(numbers.get(key, 0), place.numbers)
+    # Around one: sums of products of these are never so small that they are slow.
+    memory = {key: torch.rand(count, dtype=key[1]).add_(0.5) for key, count in numbers.items()}
+
+    def tensor(leaf: Any) -> Any:
+        if not isinstance(leaf, Place):
+            return leaf
+        return memory[leaf.address, leaf.dtype].as_strided(leaf.shape, leaf.stride, leaf.offset)
+
+    calls = [(product.function, *tree_map(tensor, (product.args, product.kwargs))) for product in products]
+
+    def run() -> None:
+        for function, args, kwargs in calls:
+            function(*args, **kwargs)
+
+    return torch.no_grad()(run)
