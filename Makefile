@@ -6,7 +6,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-network test-slow bench figures lint format clean
+.PHONY: help quickstart test test-network test-slow bench figures evaluation lint format clean
 .DELETE_ON_ERROR:
 
 help: ## What there is to make
@@ -42,6 +42,15 @@ figures: $(INSTALLED) ## The paper's demonstrations in their quick setting, a fi
 	@for name in $(EXPERIMENTS); do \
 	  echo "== $$name"; OMP_NUM_THREADS=1 $(BIN)/python experiments/$$name.py --quick --output figures || exit 1; \
 	done
+
+# RESNET56 is a weights file or `official`; REFERENCE a file of published figures to stand beside the measured ones.
+RESNET56 ?= official
+EVALUATE := $(BIN)/codanet evaluate cifar10
+
+evaluation: $(INSTALLED) ## The tables of docs/evaluation.md, hours on a CPU, into evaluations/; goes on where it stopped
+	$(EVALUATE) --data cifar10 --methods contributions --metrics accuracy,localisation -o evaluations/own
+	$(EVALUATE) resnet56:$(RESNET56) --data cifar10 --grids 50 --images 1024 --points 17 -o evaluations/methods \
+	  $(if $(REFERENCE),--reference $(REFERENCE))
 
 lint: $(INSTALLED) ## ruff and mypy
 	$(BIN)/ruff check

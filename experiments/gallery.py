@@ -1,4 +1,6 @@
-"""The README's pictures of the shipped CIFAR-10 model: sure and right, sure and wrong, and a multi-image.
+"""The README's pictures of the shipped CIFAR-10 model: sure and right, sure and wrong, a multi-image.
+
+The multi-image also beside the maps of post-hoc methods, the strongest first.
 
 python experiments/gallery.py docs/images
 """
@@ -11,9 +13,11 @@ from torch import Tensor
 
 import codanet
 from codanet import plot
+from codanet.attribution import METHODS, attribute
 from codanet.data import load_data
 
 IMAGES = 4000  # of the test set, the first
+OTHERS = ("occlusion9", "occlusion5", "gradcam", "intgrad", "grad")
 CELLS = ("cat", "airplane", "horse", "truck")
 
 
@@ -45,7 +49,10 @@ def main() -> None:
     classes = [data.classes.index(name) for name in CELLS]
     a, b, c, d = (images[surest[label]].float() / 255 for label in classes)
     grid = torch.cat([torch.cat([a, b], 2), torch.cat([c, d], 2)], 1)
-    plot.save(plot.multi_image(model.explain(grid[None], torch.tensor([classes])), 2), output / "multi-image.png")
+    why = model.explain(grid[None], torch.tensor([classes]))
+    plot.save(plot.multi_image(why, 2), output / "multi-image.png")
+    others = {METHODS[name].title: attribute(model, grid[None], [classes], name) for name in OTHERS}
+    plot.save(plot.comparison(why, others), output / "methods.png")
 
 
 if __name__ == "__main__":

@@ -368,7 +368,7 @@ def test_a_models_digest_changes_with_every_number():
 def test_command_line(digits, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     reference = {
-        "localisation": {"T=4": {"CoDA": {"q25": 0.5, "median": 0.6, "q75": 0.7}}},
+        "localisation": {"T=4": {"CoDA": {"mean": 0.625, "q25": 0.5, "median": 0.6, "q75": 0.7}}},
         "pixel_removal": {"T=4": {"CoDA": {"curve": [0.9, 0.8, 0.7]}}},
     }
     (tmp_path / "published.json").write_text(json.dumps(reference))
@@ -396,6 +396,9 @@ def test_command_line(digits, tmp_path, monkeypatch, capsys):
     assert rows["contributions", "completeness"]["mean"] < 1e-5
     assert rows["contributions", "localisation"]["n"] == 45
     assert rows["contributions", "localisation"]["mean"] > rows["grad", "localisation"]["mean"]
+    assert rows["contributions", "localisation"]["published"] == 0.625
+    assert rows["grad", "localisation"]["published"] is None
+    assert "| 0.6250 |" in (folder / "table.md").read_text()
     assert len(rows["grad", "removal-least"]["curve"]) == 17
     before = (folder / LINES).read_bytes()
     assert main([*words, "--json"]) == 0

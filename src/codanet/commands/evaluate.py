@@ -104,11 +104,9 @@ def _print(results: "Results") -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from ..evaluation.results import HEADS
-
     console, several = Console(), len({row.model for row in results.rows}) > 1
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
-    for head in ("", *HEADS[3:]):
+    for head in ("", *results.heads[3:]):
         table.add_column(head, justify="right" if head else "left", no_wrap=True)
     last = ""
     for title, model, method, *cells in results.cells():

@@ -1,7 +1,5 @@
 """The paper's figures of an evaluation: box plots of localisation, removal curves, the sanity check."""
 
-import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,8 +14,8 @@ from torch import Tensor, nn
 
 from ..data.cache import replacing
 from ..metrics import METRICS, SanityCheck, Scores
-from ..network import CoDANet
 from ..plot import heatmap, save
+from .published import Published
 from .results import Results, method_title
 
 INK, FAINT = "#1a1a1a", "#b8b8b8"
@@ -37,20 +35,10 @@ COLOURS = {
 }
 OTHERS = ("#004488", "#997700", "#994455", "#6699cc", "#ee99aa", "#555555")
 STYLES = {"ixg": (0, (5, 2)), "deeplift": (0, (1, 1.5))}  # which often lie on each other
-PUBLISHED = {  # what the reference file calls the methods
-    "contributions": "CoDA",
-    "grad": "Grad",
-    "ixg": "IxG",
-    "intgrad": "IntGrad",
-    "gradcam": "GCam",
-    "deeplift": "DeepLIFT",
-    "occlusion5": "Occ5",
-    "occlusion9": "Occ9",
-}
 SANITY_IMAGES = 4  # in the picture of maps
 
 
-def draw(results: Results, models: Mapping[str, nn.Module], published: dict[str, Any] | None) -> list[Path]:
+def draw(results: Results, models: Mapping[str, nn.Module], published: Published | None) -> list[Path]:
     """Every figure that there is something to draw for, as PNG beside the table."""
     measured = {metric for _, _, metric in results.scores}
     figures = {}
@@ -68,48 +56,24 @@ def draw(results: Results, models: Mapping[str, nn.Module], published: dict[str,
     return paths
 
 
-def read_reference(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Published figures to draw beside the measured ones: {"localisation": {"T=1000": {"CoDA": {"q25": …}}}, …}."""
-    try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-        for kind, needed in (("localisation", ("q25", "median", "q75")), ("pixel_removal", ("curve",))):
-            for methods in found[kind].values():
-                for entry in methods.values():
-                    for name in needed:
-                        np.asarray(entry[name], dtype=float)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{path} is no file of published figures ({type(error).__name__}): it needs localisation and "
-            "pixel_removal, each by temperature and method"
-        ) from None
-    return dict(found)
-
-
-def _published(published: dict[str, Any] | None, kind: str, model: nn.Module | None, method: str) -> Any:
-    """Of a CoDA-Net with the same temperature."""
-    if published is None or not isinstance(model, CoDANet):
-        return None
-    return published[kind].get(f"T={model.temperature:g}", {}).get(PUBLISHED.get(method, ""))
-
-
 def localisation_figure(
-    results: Results, models: Mapping[str, nn.Module] | None = None, published: dict[str, Any] | None = None
+    results: Results, models: Mapping[str, nn.Module] | None = None, published: Published | None = None
 ) -> Figure:
     """A box per method: quartiles, whiskers from 5% to 95%, the mean as a number; a panel per model."""
     panels = _panels(results, "localisation")
     widths = [max(2.4, 0.62 * len(methods)) for methods in panels.values()]
     figure = Figure((sum(widths) + 1.1 + 0.3 * len(panels), 3.5), dpi=200, facecolor="white", layout="constrained")
     axes_row = figure.subplots(1, len(panels), sharey=True, squeeze=False, width_ratios=widths)[0]
-    beside = False
+    beside = ""
     for axes, (model, methods) in zip(axes_row, panels.items(), strict=True):
         chance = 1.0
         for place, method in enumerate(methods):
             scores = results.scores[model, method, "localisation"]
             chance = 1 / scores.unit
             _box(axes, place, scores, _colour(method, methods))
-            entry = _published(published, "localisation", (models or {}).get(model), method)
-            if entry:
-                beside = True
+            network = (models or {}).get(model)
+            if published and (entry := published.entry("localisation", network, method)):
+                beside = published.temperature("localisation", network)
                 _published_box(axes, place, entry)
         axes.axhline(chance, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
         beyond = axes.get_yaxis_transform()  # x in shares of the axes
@@ -119,7 +83,7 @@ def localisation_figure(
     grids = {f"{len(scores) // scores.unit}" for key, scores in results.scores.items() if key[2] == "localisation"}
     axes_row[0].set_ylabel("share of positive attribution\nin the right cell", color=INK, fontsize=9)
     what = f"Localisation, {' / '.join(sorted(grids))} grids of {results.provenance['data']['name']}"
-    below = "\nnumbers: means" + ("; open boxes: published" if beside else "")
+    below = "\nnumbers: means" + (f"; open boxes: published for {beside}" if beside else "")
     figure.suptitle(what + below, fontsize=9, color=INK)
     return figure
 
@@ -158,7 +122,7 @@ def curves_figure(
     results: Results,
     metrics: Sequence[str],
     models: Mapping[str, nn.Module] | None = None,
-    published: dict[str, Any] | None = None,
+    published: Published | None = None,
 ) -> Figure:
     """Mean probability of the true class over the share of pixels removed or inserted; bands are 95% intervals."""
     names = list(dict.fromkeys(model for model, _, metric in results.scores if metric in metrics))
@@ -166,16 +130,16 @@ def curves_figure(
     figure = Figure(size, dpi=200, facecolor="white", layout="constrained")
     grid = figure.subplots(len(names), len(metrics), squeeze=False, sharex="col", sharey="col")
     handles: dict[str, Any] = {}
-    beside = False
+    beside = ""
     for row, model in zip(grid, names, strict=True):
         for axes, metric in zip(row, metrics, strict=True):
             methods = [method for name, method, each in results.scores if (name, each) == (model, metric)]
             for method in methods:
                 scores = results.scores[model, method, metric]
                 handles[method_title(method)] = _curve(axes, scores, method, methods)
-                entry = _published(published, "pixel_removal", (models or {}).get(model), method)
-                if entry and metric == "removal-least":
-                    beside = True
+                network = (models or {}).get(model)
+                if published and (entry := published.entry(metric, network, method)):
+                    beside = published.temperature(metric, network)
                     share = np.linspace(0, 25, len(entry["curve"]))
                     axes.plot(share, entry["curve"], color=_colour(method, methods), linestyle=(0, (1, 1)), linewidth=1)
             number = len(results.scores[model, methods[0], metric]) if methods else 0
@@ -188,7 +152,7 @@ def curves_figure(
         axes.set_xlabel(f"pixels {'inserted' if metric == 'insertion' else 'removed'} (%)", color=INK, fontsize=9)
     for row in grid:
         row[0].set_ylabel("probability of the true class", color=INK, fontsize=9)
-    _legend(figure, handles, "dotted: published" if beside else None)
+    _legend(figure, handles, f"dotted: published\nfor {beside}" if beside else None)
     return figure
 
 

@@ -2,14 +2,17 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from ..attribution import METHODS
 from ..data.cache import replacing
 from ..metrics import METRICS, Scores
+from .published import Published
 from .records import Records
 
 HEADS = ("metric", "model", "method", "mean", "95% interval", "n", "failed", "ms/map")
@@ -31,6 +34,7 @@ class Row:
     notes: dict[str, int]  # what was odd, and on how many samples
     seconds_per_map: float
     higher_is_better: bool
+    published: float = math.nan  # the mean elsewhere
 
 
 @dataclass(frozen=True)
@@ -71,12 +75,22 @@ class Results:
                     str(row.failed),
                     _milliseconds(row.seconds_per_map),
                 )
+                + (("" if math.isnan(row.published) else _number(row.published),) if self.compared else ())
             )
         return lines
 
+    @property
+    def compared(self) -> bool:
+        """Whether some of it has been published."""
+        return any(not math.isnan(row.published) for row in self.rows)
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        return (*HEADS, "published") if self.compared else HEADS
+
     def markdown(self) -> str:
         made = self.provenance
-        lines = ["| " + " | ".join(HEADS) + " |", "|" + " --- |" * len(HEADS)]
+        lines = ["| " + " | ".join(self.heads) + " |", "|" + " --- |" * len(self.heads)]
         lines += ["| " + " | ".join(line) + " |" for line in self.cells()]
         lines += ["", *(f"- {sentence}" for sentence in self.sentences()), ""]
         lines += [
@@ -101,6 +115,8 @@ class Results:
         told = list(dict.fromkeys(told))
         if any(not math.isnan(row.seconds_per_map) for row in self.rows):
             told.append("ms/map: time per map in this run; a map of a grid has as many pixels as the grid.")
+        if self.compared:
+            told.append("published: the mean in the file of published figures, for the model measured there.")
         return [*told, *self.remarks]
 
     def as_json(self) -> dict[str, Any]:
@@ -125,7 +141,12 @@ class Results:
                 part.write_text(text, encoding="utf-8")
 
 
-def rows_of(records: Records, keys: Sequence[tuple[str, str, str]]) -> tuple[Row, ...]:
+def rows_of(
+    records: Records,
+    keys: Sequence[tuple[str, str, str]],
+    models: Mapping[str, nn.Module],
+    published: Published | None = None,
+) -> tuple[Row, ...]:
     rows = []
     for model, method, metric in keys:
         scores = records.scores((model, method, metric))
@@ -144,6 +165,7 @@ def rows_of(records: Records, keys: Sequence[tuple[str, str, str]]) -> tuple[Row
                 scores.reasons,
                 records.seconds_per_map((model, method, metric)),
                 scores.higher_is_better,
+                published.mean(metric, models[model], method) if published else math.nan,
             )
         )
     return tuple(rows)

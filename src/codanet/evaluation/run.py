@@ -15,10 +15,11 @@ from ..data import ImageData, load_data
 from ..metrics import METRICS, choose_metrics
 from ..metrics.removal import POINTS
 from ..names import nearest
-from .figures import draw, read_reference
+from .figures import draw
 from .measurement import ON_IMAGES, Measurement, Plan
 from .methods import Methods, choose_methods
 from .models import fitting, image_side, load_models, model_digest
+from .published import Published
 from .records import Records
 from .results import Results, rows_of
 
@@ -66,7 +67,7 @@ def evaluate(
     chosen = choose_methods(METHODS_OF_THE_PAPER if methods is None else methods, seed)
     named = choose_metrics(list(METRICS_OF_THE_PAPER if metrics is None else metrics))
     plan = Plan(chosen, named, SPLITS[split], grids, grid_size, images, points, seed)
-    published = None if reference is None else read_reference(reference)
+    published = None if reference is None else Published.read(reference)
     given, files = (dict(models), {}) if isinstance(models, Mapping) else load_models(models)
     if not isinstance(data, ImageData):
         data = load_data(data, root=root, size=image_size or image_side(given), source=source)
@@ -96,7 +97,9 @@ def evaluate(
         "metrics": list(named),
     }
     scores = {key: records.scores(key) for key in keys}
-    results = Results(records.folder, rows_of(records, keys), scores, provenance, tuple(measurement.remarks))
+    results = Results(
+        records.folder, rows_of(records, keys, given, published), scores, provenance, tuple(measurement.remarks)
+    )
     results.write()
     draw(results, given, published)
     return results

@@ -1,0 +1,66 @@
+"""Published figures, to stand beside the measured ones."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from ..network import CoDANet
+
+NAMES = {  # what the file calls the methods
+    "contributions": "CoDA",
+    "grad": "Grad",
+    "ixg": "IxG",
+    "intgrad": "IntGrad",
+    "gradcam": "GCam",
+    "deeplift": "DeepLIFT",
+    "occlusion5": "Occ5",
+    "occlusion9": "Occ9",
+}
+KINDS = {"localisation": "localisation", "removal-least": "pixel_removal"}  # what it calls the metrics
+NEEDED = {"localisation": ("q25", "median", "q75"), "pixel_removal": ("curve",)}
+
+
+@dataclass(frozen=True)
+class Published:
+    """Of CoDA-Nets: by metric, temperature and method."""
+
+    figures: dict[str, dict[str, dict[str, dict[str, Any]]]]
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> "Published":
+        """A file {"localisation": {"T=1000": {"CoDA": {"q25": …}}}, "pixel_removal": …}."""
+        try:
+            found = json.loads(Path(path).read_text(encoding="utf-8"))
+            for kind, needed in NEEDED.items():
+                for methods in found[kind].values():
+                    for entry in methods.values():
+                        for name in needed:
+                            np.asarray(entry[name], dtype=float)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{path} is no file of published figures ({type(error).__name__}): it needs localisation and "
+                "pixel_removal, each by temperature and method"
+            ) from None
+        return cls({kind: found[kind] for kind in NEEDED})
+
+    def temperature(self, metric: str, model: nn.Module | None) -> str:
+        """The model's own if there are figures for it, or else the one with figures for the most methods."""
+        if not isinstance(model, CoDANet) or metric not in KINDS:
+            return ""
+        found, own = self.figures[KINDS[metric]], f"T={model.temperature:g}"
+        return own if own in found else max(found, key=lambda each: len(found[each]), default="")
+
+    def entry(self, metric: str, model: nn.Module | None, method: str) -> dict[str, Any] | None:
+        temperature = self.temperature(metric, model)
+        if not temperature:
+            return None
+        return self.figures[KINDS[metric]][temperature].get(NAMES.get(method, ""))
+
+    def mean(self, metric: str, model: nn.Module | None, method: str) -> float:
+        """NaN if it was not published."""
+        return float((self.entry(metric, model, method) or {}).get("mean", np.nan))
