@@ -122,6 +122,7 @@ def test_exif_rotation(kind: str, orientation: int) -> None:
     content = encoded(written, kind, exif=exif)
     assert header(content) == (32, 48)
     pixels = read_image(content)
+    assert torch.equal(read_image(decode(content)), pixels)  # turned once, not twice
     assert pixels.shape == (3, 32, 48)
     assert pixels[1, 4:12, 4:20].max() < 0.1
     assert pixels[1, 20:, 28:].min() > 0.9

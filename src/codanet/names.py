@@ -1,4 +1,4 @@
-"""What to say when a name is unknown."""
+"""Words for what a user reads: an unknown name, a span of time."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -11,3 +11,10 @@ def nearest(name: object, known: Iterable[str]) -> str:
     close = get_close_matches(str(name).lower().replace("-", "_"), plain, n=1, cutoff=0.5)
     guess = f": did you mean {plain[close[0]]!r}?" if close else ":"
     return f"{guess} choose one of {', '.join(known)}"
+
+
+def duration(seconds: float) -> str:
+    """1 h 20 min, 6 min 5 s, 12 s."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

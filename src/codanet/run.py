@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from .names import duration
+
 LAST, BEST, MODEL = "last.ckpt", "best.ckpt", "model.safetensors"
 
 
@@ -113,12 +115,6 @@ class Lines(Callback):
             file=sys.stderr,
             flush=True,
         )
-
-
-def duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def progress_bar() -> Any:

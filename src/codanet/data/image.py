@@ -84,7 +84,9 @@ def decode(source: Source, channels: int = 3, *, hint: tuple[int, int] | None = 
             raise DataError(
                 f"{title} is damaged or cut short ({reason(error)}): replace it by a complete {ALLOWED[2:]}."
             ) from error
-        return image.transpose(turn) if turn is not None else image
+        upright = image.transpose(turn) if turn is not None else image
+        upright.info = {}  # among it the orientation, which has been used
+        return upright
 
 
 def header(source: Source) -> tuple[int, int]:

@@ -28,7 +28,7 @@ from ..metrics import (
     usual_number,
 )
 from ..metrics.classifier import maps_of
-from ..run import duration
+from ..names import duration
 from .figures import keep_sanity_maps
 from .methods import Timed, fits
 from .records import Key, Record, Records
