@@ -18,20 +18,24 @@ def choose_methods(given: Methods, seed: int) -> dict[str, Attribute]:
     """Functions by name. 'rise:masks=2000:cells=4' is RISE with settings of one's own."""
     chosen: dict[str, Attribute] = {}
     for name in given:
-        chosen[name] = given[name] if isinstance(given, Mapping) else Registered(_settings(name), seed)
+        chosen[name] = given[name] if isinstance(given, Mapping) else Registered(method_settings(name), seed)
     if not chosen:
         raise ValueError(f"no method was named: choose some of {', '.join(METHODS)}")
     return chosen
 
 
-def _settings(name: str) -> Settings:
+def method_settings(name: str) -> Settings:
+    """What a name of an evaluation stands for; a ValueError if it stands for nothing."""
     plain, *changes = name.split(":")
     values: dict[str, Any] = {}
     for change in changes:
         key, sign, value = change.partition("=")
         if not sign:
             raise ValueError(f"{change!r} in {name!r} is no setting: write it as {plain}:name=value")
-        values[key] = yaml.safe_load(value)
+        try:
+            values[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ValueError(f"{change!r} in {name!r} is no setting: {value!r} is no value") from None
     try:
         return settings_of(plain, values)
     except TypeError as error:

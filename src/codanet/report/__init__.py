@@ -21,6 +21,7 @@ from ..markup import text
 from ..network import CoDANet
 from ..weights import load
 from . import sections
+from .beside import beside, strongest
 from .curves import training_curves
 from .findings import Findings, find
 from .sources import MODEL, Images, epochs, images, kind, read_json
@@ -104,6 +105,7 @@ def _run(folder: Path, root: Path | None, quiet: bool) -> str:
         _summary(model, facts, found)
         + _missing(missing)
         + _decisions(found)
+        + beside(model, found, {}, quiet=quiet)
         + sections.section("Training", curves)
         + sections.section("Maps as training went on", _maps(folder))
         + sections.section(
@@ -136,6 +138,7 @@ def _evaluation(folder: Path, root: Path | None, quiet: bool) -> str:
             continue
         found, missing = _findings(label, model, _images_of(model, made, root), quiet)
         body += _missing(missing) + _decisions(found, f" of {label}")
+        body += beside(model, found, strongest(rows, label), f" on {label}", quiet=quiet)
     return body + sections.section("Where this comes from", sections.facts(made))
 
 

@@ -123,7 +123,7 @@ def right_cases(found: Findings) -> str:
     cells = []
     for case in found.right:
         panels = (("", picture(case.image)), (f"for {found.classes[case.said]}", colours(case.said_map)))
-        cells.append(_figure(panels, f"{_said(found, case)} <small>image {case.index}</small>"))
+        cells.append(side_by_side(panels, f"{_said(found, case)} <small>image {case.index}</small>"))
     return f"<div class='cases'>{''.join(cells)}</div>" if cells else ""
 
 
@@ -137,7 +137,7 @@ def wrong_cases(found: Findings) -> str:
             (f"for {truth}", colours(case.label_map)),
         )
         words = f"{_said(found, case)}, is {text(truth)} {case.label_probability:.1%} <small>image {case.index}</small>"
-        cells.append(_figure(panels, words))
+        cells.append(side_by_side(panels, words))
     return f"<div class='cases three'>{''.join(cells)}</div>" if cells else ""
 
 
@@ -145,7 +145,8 @@ def _said(found: Findings, case: Case) -> str:
     return f"<b>{text(found.classes[case.said])}</b> {case.probability:.1%}"
 
 
-def _figure(panels: Sequence[tuple[str, str]], words: str) -> str:
+def side_by_side(panels: Sequence[tuple[str, str]], words: str) -> str:
+    """Pictures as (title, address) with words under them, HTML already."""
     images = "".join(
         f"<span><img src='{uri}' alt='{text(title or 'the image')}'>{text(title)}</span>" for title, uri in panels
     )
