@@ -27,7 +27,7 @@ def experiment(setting: Setting) -> Outcome:
     paper = {"cifar10": sweep[1] if sweep else ()}
     values = setting.pick(QUICK, FULL | paper)[setting.data]
     runs, data = ablation.compare(setting, {f"T = {value:g}": {"temperature": value} for value in values})
-    title = "A larger temperature puts more of a class's map on its image, for a little accuracy"
+    title = "A larger temperature puts more of a class's map on its image"
     return ablation.outcome(setting, runs, data, title, "temperature T")
 
 
