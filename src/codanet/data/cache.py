@@ -4,52 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from tempfile import mkstemp
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from codanet.data.image import reason
-
-STALE_SECONDS = 24 * 3600
+from codanet.files import replacing
 
 
 def cache_root() -> Path:
     """`$CODANET_DATA`, or `~/.cache/codanet`."""
     return Path(os.environ.get("CODANET_DATA") or Path.home() / ".cache" / "codanet").expanduser()
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place only if the block succeeds."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    remove_stale(path)
-    handle, name = mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    os.close(handle)
-    part = Path(name)
-    try:
-        yield part
-        part.chmod(0o644)
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-
-
-def remove_stale(path: Path) -> None:
-    """Drop what a killed process left beside `path` more than a day ago."""
-    for part in path.parent.glob(f".{path.name}.*.part"):
-        try:
-            if time.time() - part.stat().st_mtime > STALE_SECONDS:
-                part.unlink()
-        except OSError:
-            continue
 
 
 def stored(path: Path, build: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], str]:

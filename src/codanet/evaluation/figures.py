@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ..data.cache import replacing
+from ..files import replacing
 from ..metrics import METRICS, SanityCheck, Scores
 from ..plot import heatmap, save
 from .published import Published

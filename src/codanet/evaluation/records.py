@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data.cache import replacing
+from ..files import replacing
 from ..metrics import Scores
 
 SETTINGS, LINES = "settings.json", "records.jsonl"

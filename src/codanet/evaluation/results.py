@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from ..attribution import METHODS
-from ..data.cache import replacing
+from ..files import replacing
 from ..metrics import METRICS, Scores
 from .published import Published
 from .records import Records

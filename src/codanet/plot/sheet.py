@@ -1,7 +1,6 @@
 """A page of panels, laid out in dots, so that every pixel of an image covers the same whole number of them."""
 
 import os
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -16,6 +15,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
+from ..files import replacing
 from .colours import diverging
 
 FORMATS = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
@@ -174,18 +174,12 @@ def save(picture: Figure | Image.Image, path: str | os.PathLike[str]) -> Path:
         raise ValueError(f"{path} ends in {path.suffix!r}: a picture is saved as one of {', '.join(FORMATS)}")
     if isinstance(picture, Image.Image) and kind != "png":
         raise ValueError(f"{path} ends in {path.suffix!r}: a card is made of dots, so it is saved as .png")
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("xb") as file:
-                if isinstance(picture, Image.Image):
-                    picture.save(file, "PNG", compress_level=1)  # ten percent larger, in half the time
-                else:
-                    _write_figure(picture, file, kind)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with replacing(path) as part, part.open("wb") as file:
+            if isinstance(picture, Image.Image):
+                picture.save(file, "PNG", compress_level=1)  # ten percent larger, in half the time
+            else:
+                _write_figure(picture, file, kind)
     except OSError as error:
         raise ValueError(f"{path} cannot be written ({error.strerror or error}): choose another place") from None
     return path

@@ -14,9 +14,9 @@ from torch import nn
 
 from .. import __version__
 from ..data import ImageData
-from ..data.cache import replacing
 from ..data.download import file_digest, progress_bar
 from ..evaluation.models import fitting, model_digest
+from ..files import replacing
 from ..markup import text
 from ..network import CoDANet
 from ..weights import load
