@@ -41,36 +41,39 @@ class Occlusion(Settings):
         rows, columns = (self._covered(size).to(task.inputs.device) for size in task.size)  # [R, H], [S, W]
         targets = task.targets.view(len(task.inputs), -1)  # [N, K]
         network = local_network(task.model)
-        drops = self._drops(task, rows, columns) if network is None else self._local_drops(task, network, rows, columns)
-        drops = drops.gather(2, targets[:, None].expand(-1, drops.shape[1], -1))  # [N, R·S, K]
+        if network is None:
+            drops = self._drops(task, targets, rows, columns)
+        else:
+            drops = self._local_drops(task, network, targets, rows, columns)
         drops = drops.unflatten(1, (len(rows), len(columns)))
         total = torch.einsum("nrsk,rh,sw->nkhw", drops, rows.to(drops), columns.to(drops))
         times = rows.sum(0)[:, None] * columns.sum(0)[None, :]  # [H, W], at least 1 everywhere
         return (total / times).view(*task.targets.shape, *task.size)
 
     @staticmethod
-    def _drops(task: Task, rows: Tensor, columns: Tensor) -> Tensor:
-        """[N, R·S, classes], by one pass through the model for every window."""
-        logits = task.logits(task.inputs)
-        drops = logits.new_zeros(len(logits), len(rows) * len(columns), logits.shape[1])
+    def _drops(task: Task, targets: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """[N, R·S, K] for targets [N, K], by one pass through the model for every window."""
+        logits = task.logits(task.inputs).gather(1, targets)
+        drops = logits.new_zeros(len(logits), len(rows) * len(columns), targets.shape[1])
         for windows, images in task.blocks(drops.shape[1]):
             number = torch.arange(windows.start, windows.stop, device=rows.device)
             covered = rows[number // len(columns), :, None] & columns[number % len(columns), None, :]  # [m, H, W]
             given = task.inputs[images]
             hidden = torch.where(covered[None, :, None], task.baseline[:, None], given[:, None])  # [n, m, C, H, W]
             left = task.logits(hidden.flatten(0, 1)).view(len(given), len(number), -1)
+            left = left.gather(2, targets[images, None].expand(-1, len(number), -1))  # [n, m, K]
             drops[images, windows] = logits[images, None] - left
         return drops
 
     @torch.no_grad()
-    def _local_drops(self, task: Task, network: Local, rows: Tensor, columns: Tensor) -> Tensor:
+    def _local_drops(self, task: Task, network: Local, targets: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         """The same, by what a window changes alone."""
         found = []
-        for image in task.inputs:
+        for image, classes in zip(task.inputs, targets, strict=True):
             maps, parts = network.maps(image), []
             for number in torch.arange(len(rows) * len(columns), device=rows.device).split(task.forward_batch):
                 boxes = self._boxes(image, task.baseline, rows[number // len(columns)], columns[number % len(columns)])
-                parts.append(-network.change(maps, boxes))
+                parts.append(-network.change(maps, boxes)[:, classes])
                 task.advance(len(number) / (len(rows) * len(columns)))
             found.append(torch.cat(parts))
         return torch.stack(found)

@@ -43,7 +43,7 @@ def strongest(rows: Sequence[Mapping[str, Any]], label: str) -> dict[str, float]
     found = {}
     for row in rows:
         name, mean = str(row.get("method")), row.get("mean")
-        known = METHODS.get(name.partition(":")[0])  # a function of one's own is not here to be asked again
+        known = METHODS.get(_plain(name))  # a function of one's own is not here to be asked again
         wanted = row.get("metric") == "localisation" and row.get("model") == label
         if wanted and known and known.post_hoc and isinstance(mean, float) and math.isfinite(mean):
             found[name] = mean
