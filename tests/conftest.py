@@ -11,3 +11,12 @@ torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 2)))
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """Two wait for each other on small work; asked for by `pytestmark`."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

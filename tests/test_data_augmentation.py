@@ -1,7 +1,6 @@
 """Augmentation against its slow, plain form; seeds; the caller's random state."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -20,14 +19,7 @@ from codanet.data.augmentation import (
     mosaics,
 )
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small tensors gain nothing from threads, and on a busy machine wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def seeded(seed: int = 0) -> Generator:

@@ -18,19 +18,12 @@ from codanet.evaluation.models import model_digest, short_name
 from codanet.evaluation.records import LINES
 from codanet.network import CoDANet, Layer
 from codanet.resnet import resnet20
+from colours import Colours
+from colours import own_channel as own
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 CLASSES, SIDE = 10, 8
-
-
-class Colours(nn.Module):
-    """logit_c = Σ channel c: the contributions to class c are channel c itself."""
-
-    def forward(self, images):
-        return images.sum((2, 3))
-
-
-def own(model, images, targets):
-    return images[torch.arange(len(images)), targets]
 
 
 def flat(model, images, targets):
@@ -46,15 +39,6 @@ def planted(number=120, boxes=False):
     box = torch.tensor([[2.0, 2, 5, 5]]).repeat(number, 1) if boxes else None
     split = MemorySplit(images, labels, box)
     return ImageData("planted", tuple("abcdefghij"), split, split, (SIDE, SIDE), CLASSES, "0" * 64)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Two wait for each other on work this small."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

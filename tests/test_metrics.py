@@ -34,19 +34,11 @@ from codanet.metrics.sanity import layer_groups, rank_correlation, similarity
 from codanet.metrics.scores import CONSTANT, NO_POSITIVE, NOT_FINITE
 from codanet.network import CoDANet, Layer
 from codanet.resnet import resnet20
+from colours import Colours, own_channel
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 CLASSES, SIDE = 10, 4
-
-
-class Colours(nn.Module):
-    """logit_c = Σ channel c: the contributions to class c are channel c itself."""
-
-    def forward(self, images):
-        return images.sum((2, 3))
-
-
-def own_channel(model, images, targets):
-    return images[torch.arange(len(images)), targets]
 
 
 def coloured(number=200, seed=0):
@@ -57,15 +49,6 @@ def coloured(number=200, seed=0):
     light = torch.randint(100, 256, (number, SIDE, SIDE), generator=generator).to(torch.uint8)
     images[torch.arange(number), labels] = light
     return Pictures(MemorySplit(images, labels))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Two wait for each other on work this small."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def tiny(seed=0):

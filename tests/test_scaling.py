@@ -17,17 +17,10 @@ from counts import Counter, Counts, check, measure
 from operations import Operation, Shape, our_backward, our_forward, our_kept, our_working, shapes
 from scaling import fill
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
 TF32, BF16, BF16_FULL, AGAIN, FIRST_TF32, FIRST_BF16 = METHODS
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Counts do not depend on threads; on busy cores two of them wait for each other in thousands of small kernels."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(
