@@ -15,6 +15,7 @@ from codanet.data.augmentation import (
     RandAugment,
     RandomCrop,
     augmentation,
+    erased,
     list_augmentations,
     mosaics,
 )
@@ -126,6 +127,19 @@ def test_flip_crop_is_fast() -> None:
         step(given, generator)
         times.append(time.process_time() - start)
     assert min(times) / 512 < 1e-4  # processor seconds per image
+
+
+def test_erased_pixels_are_gone_from_all_channels() -> None:
+    images = torch.rand(400, 6, 16, 16) + 0.1
+    out = erased(images, 0.5, seeded())
+    gone = (out == 0).all(1)  # [N, H, W]
+    assert torch.equal(out, images * ~gone[:, None])
+    shares = gone.float().mean((1, 2))
+    assert shares.max() < 0.65  # the share is at most a half, of 256 pixels drawn one by one
+    assert abs(shares.mean() - 0.25) < 0.03
+    assert shares.std() > 0.1  # each image has its own
+    assert torch.equal(out, erased(images, 0.5, seeded()))
+    assert torch.equal(erased(images, 0.0, seeded()), images)
 
 
 def test_mosaics() -> None:

@@ -352,7 +352,14 @@ def test_growing_pictures_and_a_rising_temperature():
     assert temperature_at(settings, 1000.0, 0.4) == pytest.approx(10**2.5)
     assert temperature_at(settings, 1000.0, 0.9) == pytest.approx(1000)
     assert temperature_at(Settings(), 1000.0, 0) == 1000
-    for wrong in ({"mosaic": 1.5}, {"grow_until": -1}, {"grow_from": 0}, {"temperature_from": 0}, {"optimiser": "mun"}):
+    for wrong in (
+        {"mosaic": 1.5},
+        {"erase": 2},
+        {"grow_until": -1},
+        {"grow_from": 0},
+        {"temperature_from": 0},
+        {"optimiser": "mun"},
+    ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             Settings(**wrong)
 
@@ -377,6 +384,31 @@ def test_muon_growth_mosaics_and_rising_temperature_train(pictures, tmp_path, mo
     assert sides == sorted(sides)
     assert {shape[0] for shape in seen} == {2, 8}
     assert result.accuracy > 0.8
+
+
+def test_erased_pixels_train_and_a_run_from_before_the_setting_goes_on(pictures, tmp_path, monkeypatch):
+    seen = []
+    forward = codanet.CoDANet.forward
+
+    def watched(self, images):
+        if self.training:
+            seen.append(images.detach().clone())
+        return forward(self, images)
+
+    monkeypatch.setattr(codanet.CoDANet, "forward", watched)
+    settings = {"model": "nano_coda", "image_size": 12, "batch_size": 24, "threads": 1}
+    train(pictures, tmp_path / "erased", quiet=True, epochs=1, erase=0.5, **settings)
+    assert all(images.shape[1] == 6 for images in seen)
+    assert 0.1 < torch.cat([(images == 0).all(1).float().mean((1, 2)) for images in seen]).mean() < 0.4
+
+    train(pictures, tmp_path / "old", quiet=True, epochs=1, **settings)
+    path = tmp_path / "old" / "settings.json"
+    before = json.loads(path.read_text())
+    del before["erase"]
+    path.write_text(json.dumps(before))
+    assert train(pictures, tmp_path / "old", quiet=True, epochs=1, **settings).epochs == 1
+    with pytest.raises(ValueError, match=r"erase 0.0 instead of 0.5"):
+        train(pictures, tmp_path / "old", quiet=True, epochs=1, erase=0.5, **settings)
 
 
 def test_stages_add_up(pictures, tmp_path):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from .forms import Workspace, add_product, blocks
+from .forms import Workspace, add_product, blocks, mixture
 from .norm import NormFactor, norm_factor
 from .rescale import Rescaling
 
@@ -33,6 +33,7 @@ class Alignment(Function):
         factor = norm_factor(weight, rescaling.order, len(patches))
         parts = blocks(len(patches), columns + rank, weight)
         work = Workspace(parts, (columns + rank,), patches, slot=1)
+        mixed = Workspace(parts, (rows, units), weight)
         z, unit = (weight.new_empty(len(patches), width) for width in (rows, 1))
         product, norm, scale, out = (weight.new_empty(len(patches), units) for _ in range(4))
         products = []
@@ -41,7 +42,7 @@ class Alignment(Function):
             z[part], unit[part] = _normalised(both[:, columns:].to(wide), rows > rank)
             norm[part] = factor.norms(z[part], weight)
             u = both[:, :columns].unflatten(1, (rows, units)).to(wide)
-            torch.bmm(z[part].unsqueeze(1), u, out=product[part].unsqueeze(1))
+            mixture(z[part], u, product[part], mixed.out(part))
             if rescaling.slope is not None:
                 scale[part] = rescaling.scale(norm[part], unit[part])
                 torch.mul(product[part], scale[part], out=out[part])

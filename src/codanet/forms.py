@@ -81,6 +81,17 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         total += left @ right
 
 
+_LOOP = 400  # numbers of a matrix below which torch multiplies a batch of them one by one, in plain loops
+
+
+def mixture(z: Tensor, parts: Tensor, out: Tensor, work: Tensor | None) -> Tensor:
+    """Σ_r z_r u_r, [P, n], of z [P, R] and u [P, R, n]; `work`, as large as u, spares the memory of a product."""
+    if parts.shape[1] * parts.shape[2] < _LOOP:
+        return torch.sum(torch.mul(parts, z.unsqueeze(2), out=work), 1, out=out)
+    torch.bmm(z.unsqueeze(1), parts, out=out.unsqueeze(1))
+    return out
+
+
 def _pull(t: Tensor, z: Tensor, weight: Tensor, patches: Tensor, products: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """The derivatives of Σ_pj t_pj u_pjᵀ p with respect to z [P, R] and Â [R, n, d], given the products Âᵀp."""
     rank, units, size = weight.shape
@@ -98,10 +109,12 @@ def _product(patches: Tensor, z: Tensor, weight: Tensor) -> tuple[Tensor, list[T
     """u_jᵀp [P, n], and the products Â_rjᵀp of every block, [b, R, n]."""
     rank, units, size = weight.shape
     matrix = weight.view(rank * units, size)
+    rows = blocks(len(patches), rank * units, z)
+    work = Workspace(rows, (rank, units), z)
     out, products = z.new_empty(len(patches), units), []
-    for block in blocks(len(patches), rank * units, z):
+    for block in rows:
         products.append(torch.mm(patches[block], matrix.t()).view(-1, rank, units))
-        out[block] = torch.bmm(z[block].unsqueeze(1), products[-1].to(z.dtype)).squeeze(1)
+        mixture(z[block], products[-1].to(z.dtype), out[block], work.out(block))
     return out, products
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .forms import Workspace, blocks, flat
+from .forms import Workspace, blocks, flat, mixture
 
 
 def _is_direct(order: int, rows: int, rank: int, size: int, dtype: torch.dtype) -> bool:
@@ -43,7 +43,7 @@ class NormFactor:
 
     def pull(self, grad: Tensor, norm: Tensor, z: Tensor, weight: Tensor, moments: Tensor) -> Tensor:
         """dz [P, R] of the gradient of the norms; what it adds to the moments is added."""
-        ratio = _ratio(grad, norm / self.size)
+        ratio = _ratio(grad, norm).mul_(self.size)
         if self.gram is None:
             return _direct_norm_backward(grad if self.order == 1 else ratio, z, weight, self.size, self.order, moments)
         return _gram_norm_backward(ratio, z, self.gram, moments)
@@ -115,7 +115,8 @@ def _gram_norm_backward(ratio: Tensor, z: Tensor, gram: Tensor, moments: Tensor)
         square = (z.unsqueeze(2) * z.unsqueeze(1)).flatten(1)  # [P, R·R]
         moments.view(rank * rank, units).addmm_(square.t(), ratio)
         mixed = torch.mm(ratio, gram.view(rank * rank, units).t())  # Σ_j ratio_j G_j [P, R·R]
-        return torch.bmm(mixed.view(-1, rank, rank), z.unsqueeze(2)).squeeze(2)
+        mixed = mixed.view(-1, rank, rank)
+        return mixture(z, mixed, torch.empty_like(z), square.view_as(mixed))
     rows = blocks(len(z), rank * units, z)
     work = Workspace(rows, (rank, units), z)
     grad_z, total = torch.empty_like(z), moments.view(rank, rank * units)
@@ -163,4 +164,4 @@ def _direct_norm_backward(
 
 
 def _ratio(grad: Tensor, norm: Tensor) -> Tensor:
-    return torch.where(norm > 0, grad / norm, torch.zeros_like(norm))  # a zero weight has no direction to grow in
+    return (grad / norm).masked_fill_(norm == 0, 0)  # a zero weight has no direction to grow in

@@ -12,17 +12,15 @@ from torch import Tensor
 
 from .names import nearest
 
-_LONGEST = 1e15  # a norm from here on counts as infinite where it is squared: SQ is 1 to all digits
-
 
 def _positive(norm: Tensor) -> Tensor:
     return torch.where(norm > 0, norm, torch.ones_like(norm))
 
 
 def squash(norm: Tensor, unit: Tensor) -> Tensor:
-    """SQ: α(n) = n / (1 + n²), so ‖w‖ = n² / (1 + n²) < 1."""
-    square = (unit * norm).clamp(max=_LONGEST).square()
-    return square / (1 + square) / _positive(norm)
+    """SQ: α(n) = n / (1 + n²) = 1 / (n + 1/n), so ‖w‖ = n² / (1 + n²) < 1."""
+    least = torch.finfo(norm.dtype).tiny  # so that a zero norm has an infinite 1/n, and a factor of zero
+    return unit.reciprocal().square().clamp(min=least).div(norm).add_(norm).reciprocal_()
 
 
 def normalise(norm: Tensor, unit: Tensor) -> Tensor:
@@ -32,7 +30,8 @@ def normalise(norm: Tensor, unit: Tensor) -> Tensor:
 
 def squash_slope(norm: Tensor, scale: Tensor) -> Tensor:
     """With β = ‖w‖ = n² / (1 + n²), so scale = β / norm: d scale / d norm = β (1 - 2β) / norm²."""
-    return (scale - 2 * norm * scale.square()) / _positive(norm)
+    positive = norm.clamp(min=torch.finfo(norm.dtype).tiny)  # where the norm is zero, so is the scale
+    return torch.addcmul(scale / positive, scale, scale, value=-2)
 
 
 def normalise_slope(norm: Tensor, scale: Tensor) -> Tensor:

@@ -30,6 +30,8 @@ class Settings:
         grow_from: The side of the pictures at first; they grow to their own size in steps. No growth if not given.
         grow_until: The share of the run after which they have it.
         mosaic: The share of batches whose images are put together, four to a picture with all their labels.
+        erase: The largest share of an image's pixels to be taken out at random, zero in all encoded channels; the share
+            is drawn anew for every image.
         epochs: Passes over the training images.
         batch_size: Images per update, over all devices and accumulated batches together.
         accumulate: Batches whose gradients are added before an update.
@@ -66,6 +68,7 @@ class Settings:
     grow_from: int | None = None
     grow_until: float = 0.5
     mosaic: float = 0.0
+    erase: float = 0.0
     epochs: int = 10
     batch_size: int = 32
     accumulate: int = 1
@@ -95,7 +98,7 @@ class Settings:
         for name in ("regularisation", "warmup_epochs", "workers", "warmup_from"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: it must not be negative")
-        for name in ("mosaic", "grow_until"):
+        for name in ("mosaic", "erase", "grow_until"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: it is a share, from 0 to 1")
         if self.temperature_from is not None and not self.temperature_from > 0:

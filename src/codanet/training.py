@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 
 from . import __version__
 from .data import ImageData, batches, load_data
-from .data.augmentation import augmentation, mosaics
+from .data.augmentation import augmentation, erased, mosaics
 from .files import replacing
 from .network import CoDANet
 from .objective import at_temperature, classification_loss, objective
@@ -142,6 +142,8 @@ class Classification(LightningModule):
         together = torch.rand((), generator=generator) < settings.mosaic
         if together and len(pictures) % 4 == 0:
             pictures, labels = mosaics(pictures, labels, self.model.num_classes)
+        if settings.erase:
+            pictures = erased(self.model.encode(pictures), settings.erase, generator)
         return pictures, labels, temperature
 
     def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
@@ -227,7 +229,8 @@ def _resumable(folder: Path, after: dict[str, Any]) -> Path | None:
     last, described = folder / LAST, folder / "settings.json"
     if last.is_file():
         try:
-            before = dict(json.loads(described.read_text(encoding="utf-8")))
+            known = dict(json.loads(described.read_text(encoding="utf-8")))
+            before = dataclasses.asdict(Settings()) | known  # what the run did not know of yet was as it is by default
             torch.load(last, map_location="meta", weights_only=True)
         except Exception as error:  # whatever a damaged file makes of json and of torch's unpickler
             reason = type(error).__name__

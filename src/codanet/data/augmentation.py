@@ -161,6 +161,14 @@ def mosaics(images: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tenso
     return pictures, torch.nn.functional.one_hot(labels, classes).view(-1, 4, classes).amax(1)
 
 
+def erased(encoded: Tensor, most: float, generator: Generator) -> Tensor:
+    """The images with pixels taken out at random, zero in all channels: of each its own share of them, up to `most`."""
+    number, _, height, width = encoded.shape
+    share = most * torch.rand(number, 1, 1, 1, generator=generator, device=generator.device)
+    kept = torch.rand(number, 1, height, width, generator=generator, device=generator.device) >= share
+    return encoded * kept.to(encoded.device)
+
+
 def draw(bound: int, count: int, images: Tensor, generator: Generator) -> Tensor:
     """`count` integers in [0, bound), drawn where the generator lives, used where the images live."""
     return torch.randint(bound, (count,), generator=generator, device=generator.device).to(images.device)
