@@ -6,9 +6,10 @@ import itertools
 import pytest
 import torch
 
+from codanet.classification import Classification
 from codanet.data import ImageData, MemorySplit
+from codanet.schedule import learning_rate_factor
 from codanet.settings import Settings, changed, list_recipes, load_recipe, read_settings
-from codanet.training import Classification, learning_rate_factor
 from codanet.zoo import create_model
 
 CIFAR = {

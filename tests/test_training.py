@@ -21,8 +21,9 @@ from safetensors.torch import load_file
 
 import codanet
 from codanet.run import BEST, LAST, Divergence
+from codanet.schedule import side_at, temperature_at
 from codanet.settings import Settings
-from codanet.training import side_at, temperature_at, train
+from codanet.training import train
 
 SETTINGS = "model: nano_coda\nimage_size: 12\ntemperature: 16\nbatch_size: 8\nlearning_rate: 1e-2\nthreads: 1\n"
 
@@ -214,14 +215,14 @@ def test_too_little_room_and_unwritable_folders_are_said_before_training(recipe,
 
 
 def test_loss_that_is_not_a_number(recipe, tmp_path, monkeypatch):
-    from codanet import objective, training
+    from codanet import classification, objective
 
     def poisoned(model, images, labels, *rest):
         loss, logits = objective.objective(model, images, labels, *rest)
         return (loss * float("nan") if model.training and counter.pop() == 0 else loss), logits
 
     counter = list(range(12))  # of 9 batches an epoch: the 12th is in the second
-    monkeypatch.setattr(training, "objective", poisoned)
+    monkeypatch.setattr(classification, "objective", poisoned)
     with pytest.raises(Divergence, match=r"nan at step 11 \(epoch 2\)"):
         train(recipe, tmp_path / "run", quiet=True)
     kept = torch.load(tmp_path / "run" / LAST, weights_only=True)
