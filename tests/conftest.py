@@ -1,9 +1,13 @@
 """Every test starts from the same seed, in two threads, or as many as OMP_NUM_THREADS says."""
 
 import os
+import signal
 
 import pytest
 import torch
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what it runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # or no child would hear the Ctrl-C that it is tested with
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 2)))
 

@@ -538,7 +538,10 @@ def test_the_command(tmp_path):
                 assert b"codanet" in answer.read()
         finally:
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=60)
+            try:
+                out, err = process.communicate(timeout=60)
+            finally:
+                process.kill()  # else leaving the block would wait for a server that did not hear
     assert process.returncode == 0
     assert "Ended." in out
     assert "Traceback" not in err
