@@ -84,12 +84,13 @@ def _stored(tree: Any) -> dict[tuple[int, int], int]:
 
 @contextmanager
 def _one_block() -> Iterator[None]:
-    """The batch in one block, as on a GPU."""
-    before, forms.BLOCK_BYTES = forms.BLOCK_BYTES, 1 << 60
+    """The batch in one block, and all products as products, as on a GPU."""
+    before = forms.BLOCK_BYTES, forms.LOOP_NUMBERS
+    forms.BLOCK_BYTES, forms.LOOP_NUMBERS = 1 << 60, 0
     try:
         yield
     finally:
-        forms.BLOCK_BYTES = before
+        forms.BLOCK_BYTES, forms.LOOP_NUMBERS = before
 
 
 def measure(network: nn.Module, images: Tensor, classes: int, autocast: bool = False) -> Counts:

@@ -105,7 +105,7 @@ def our_forward(s: Shape, low: int) -> list[Operation]:
     if cast:
         ops.append(Operation("cast U", P * R * n * (low + WIDE)))
     ops.append(Operation("zU", WIDE * (P * R + P * R * n + P * n), 2 * P * R * n, "wide"))
-    ops.append(Operation("scale", WIDE * (21.5 * P * n + P), kernels=10))
+    ops.append(Operation("scale", WIDE * (9 * P * n + 7 * P), kernels=7))
     ops.append(Operation("output", WIDE * 3 * P * n + cast * P * n * (WIDE + low), kernels=1 + cast))
     return ops
 
@@ -144,7 +144,7 @@ def our_backward(s: Shape, low: int, recompute: bool = False) -> list[Operation]
     ops = [Operation("zero dÂ, dB", WIDE * M * d)]
     if cast:
         ops.append(Operation("cast dout", P * n * (low + WIDE)))
-    ops.append(Operation("through the scale", WIDE * 27.5 * P * n, kernels=11))
+    ops.append(Operation("through the scale", WIDE * 17 * P * n, kernels=6))
     ops += _norm_backward(s)
     if recompute:
         ops.append(Operation("U and Bp again", low * (P * d + M * d + P * M), 2 * P * M * d))
@@ -172,7 +172,7 @@ def _norm_backward(s: Shape) -> list[Operation]:
     A, G, U = R * n * d, R * R * n, P * R * n
     ops = [
         Operation("zero Σ zzᵀ", WIDE * (A if s.direct else G)),
-        Operation("∂ / ‖u‖", WIDE * 10.5 * P * n, kernels=5),
+        Operation("∂ / ‖u‖", WIDE * 8.5 * P * n, kernels=4),
     ]
     if s.direct:
         D, flops = P * n * d, 2 * P * R * n * d

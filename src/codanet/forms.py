@@ -81,12 +81,12 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         total += left @ right
 
 
-_LOOP = 400  # numbers of a matrix below which torch multiplies a batch of them one by one, in plain loops
+LOOP_NUMBERS = 400  # numbers of a matrix below which a CPU multiplies a batch of them one by one, in plain loops
 
 
 def mixture(z: Tensor, parts: Tensor, out: Tensor, work: Tensor | None) -> Tensor:
     """Σ_r z_r u_r, [P, n], of z [P, R] and u [P, R, n]; `work`, as large as u, spares the memory of a product."""
-    if parts.shape[1] * parts.shape[2] < _LOOP:
+    if parts.device.type == "cpu" and parts.shape[1] * parts.shape[2] < LOOP_NUMBERS:
         return torch.sum(torch.mul(parts, z.unsqueeze(2), out=work), 1, out=out)
     torch.bmm(z.unsqueeze(1), parts, out=out.unsqueeze(1))
     return out
