@@ -67,7 +67,7 @@ class _DAU(nn.Module):
     def _pulled(factors: Tensor, z: Tensor, weight: Tensor) -> Tensor:
         if factors.shape[1] == 1 or torch.is_grad_enabled():
             pulled = [Transpose.apply(factors[:, k].contiguous(), z, weight) for k in range(factors.shape[1])]
-            return torch.stack(pulled, 1)
+            return _stacked(pulled)
         # for several rows the weights of a block of patches, made once, cost less than they save
         rank, units, size = weight.shape
         out = factors.new_empty(*factors.shape[:2], size)
@@ -77,6 +77,11 @@ class _DAU(nn.Module):
             weights = (z[block] @ weight.view(rank, -1)).view(-1, units, size)
             out[block] = torch.bmm(factors[block], weights)
         return out
+
+
+def _stacked(parts: list[Tensor]) -> Tensor:
+    """Along a new second dimension; one alone is not copied."""
+    return parts[0].unsqueeze(1) if len(parts) == 1 else torch.stack(parts, 1)
 
 
 def _whole(least: int = 0, **sizes: int) -> None:
@@ -186,7 +191,7 @@ class DAUConv2d(_DAU):
         for k in range(targets):
             shape = torch.Size((number, height, width, channels))
             images.append(fold(pulled[:, k].contiguous(), shape, self.kernel_size, self.stride, self.padding))
-        return torch.stack(images, 1).permute(0, 1, 4, 2, 3)
+        return _stacked(images).permute(0, 1, 4, 2, 3)
 
     def extra_repr(self) -> str:
         return (
