@@ -16,7 +16,9 @@ from codanet import CoDANet
 from codanet.attribution import (
     METHODS,
     DeepLift,
+    Grad,
     GradCam,
+    InputTimesGradient,
     IntegratedGradients,
     Lime,
     Occlusion,
@@ -406,6 +408,43 @@ def test_occlusion_follows_a_window_only_as_far_as_it_reaches(kind, window, stri
     assert sum(passes) > 2 * (30 // stride) ** 2
 
 
+@pytest.mark.parametrize("watched", [False, True])  # a hook asks for whole passes
+@torch.no_grad()
+def test_occlusion_in_image_space_covers_with_black_as_captum_on_the_images(watched):
+    model, images = made("coda"), torch.rand(2, 3, 19, 23).double()
+    if watched:
+        model.register_forward_hook(lambda module, inputs, output: None)
+    found = attribute(model, images, [0, 3], Occlusion(5, 2, space="image"))
+    for index, target in enumerate((0, 3)):
+        close(found[index], plain_occlusion(model, images[index], 0, target, 5, 2), 1e-10)
+    inside = captum.attr.Occlusion(model).attribute(images, (3, 5, 5), (3, 2, 2), target=torch.tensor([0, 3]))
+    close(found, inside[:, 0].double(), 1e-5)
+    assert (found - attribute(model, images, [0, 3], Occlusion(5, 2))).abs().max() > 0.1 * found.abs().max()
+
+
+def test_gradients_in_image_space_are_of_the_images():
+    model, images = made("coda"), pictures(2)
+    leaf = images.clone().requires_grad_()
+    gradient = torch.autograd.grad(model(leaf)[:, 2].sum(), leaf)[0]
+    close(attribute(model, images, 2, Grad(space="image")), gradient.sum(1), 1e-12)
+    for method in (InputTimesGradient(space="image"), DeepLift(space="image")):
+        close(attribute(model, images, 2, method), (images * gradient).sum(1), 1e-12)
+    maps = attribute(model, images, 2, IntegratedGradients(200, space="image"))
+    change = (model(images) - model(torch.zeros_like(images)))[:, 2].detach()
+    close(maps.sum((1, 2)), change, 1e-3)
+
+
+@pytest.mark.parametrize("name", ["grad", "ixg", "intgrad", "deeplift", "occlusion5", "rise"])
+def test_image_space_is_another_for_a_coda_net_alone(name):
+    image = replace(settings(name), space="image")
+    model, images = made("coda"), pictures(2)
+    maps = attribute(model, images, 1, image)
+    close(attribute(model, model.encode(images), 1, image), maps, 1e-12)
+    assert (maps - attribute(model, images, 1, settings(name))).abs().max() > 1e-3 * maps.abs().max()
+    other = made("cnn")
+    assert torch.equal(attribute(other, images, 1, image), attribute(other, images, 1, settings(name)))
+
+
 def test_occlusion_of_a_linear_model():
     model, images = Linear(), torch.rand(1, 3, 6, 6).double()
     close(attribute(model, images, 1, Occlusion(1, 1)), (model.weight[1] * images).sum(1), 1e-10)
@@ -663,6 +702,8 @@ def test_deeplift_refuses_what_captum_would_get_wrong():
     [
         (lambda: Occlusion(window=3, stride=4), "stride 4 is larger than the window 3"),
         (lambda: Occlusion(window=0), "window is 0"),
+        (lambda: Occlusion(space="rgb"), "space is 'rgb': choose encoded or image"),
+        (lambda: Grad(space="rgb"), "space is 'rgb': choose encoded or image"),
         (lambda: Rise(masks=0), "masks is 0"),
         (lambda: Rise(probability=0), "probability is 0"),
         (lambda: Lime(samples=1.5), "samples is 1.5"),
@@ -670,8 +711,12 @@ def test_deeplift_refuses_what_captum_would_get_wrong():
         (lambda: Lime(hidden="grey"), "hidden is 'grey'"),
         (lambda: GradCam(interpolation="cubic"), "choose bilinear or nearest"),
         (lambda: IntegratedGradients(steps=0), "steps is 0"),
-        (lambda: settings_of("rise", {"mask": 3}), "Rise has no setting 'mask': it has masks, cells, probability"),
-        (lambda: settings_of("grad", {"abs": True}), "it has none"),
+        (
+            lambda: settings_of("rise", {"mask": 3}),
+            "Rise has no setting 'mask': it has space, masks, cells, probability",
+        ),
+        (lambda: settings_of("grad", {"abs": True}), "it has space"),
+        (lambda: settings_of("random", {"abs": True}), "it has none"),
     ],
 )
 def test_bad_settings_are_answered_in_words(make, says):

@@ -4,8 +4,9 @@
 settings of your own: `Occlusion(window=7, stride=4)`. The maps keep their signs: positive speaks for the class.
 
 On a CoDA-Net every method works on the encoded input [x, 1-x], so that the maps can be compared with its own
-contributions, and a removed pixel is zero in all encoded channels. On any other classifier they work on the images as
-given; `task.baseline` says what a removed pixel is there.
+contributions, and a removed pixel is zero in all encoded channels; `space="image"` is the other choice, that of the
+paper's published figures (`task.InputSettings`). On any other classifier they work on the images as given;
+`task.baseline` says what a removed pixel is there.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .lime import Lime
 from .occlusion import Occlusion
 from .plain import Contributions, Random
 from .rise import Rise
-from .task import Settings, prepare
+from .task import InputSettings, Settings, prepare
 from .untouched import untouched
 
 __all__ = [
@@ -137,7 +138,8 @@ def attribute(
     settings.check(model)
     title, number = type(settings).__name__, len(images) if isinstance(images, Tensor) and images.ndim else 0
     with untouched(model), progress_bar(title, number, shown=progress, unit="images") as advance:
-        task = prepare(model, images, target, seed, batch_size, advance)
+        space = settings.space if isinstance(settings, InputSettings) else "encoded"
+        task = prepare(model, images, target, seed, batch_size, advance, space)
         alone = task.targets.ndim == 2 and not settings.several_targets
         maps = settings.maps(task.spread() if alone else task).detach().view(*task.targets.shape, *task.size)
     broken = int((~maps.isfinite()).flatten(1).any(1).sum())

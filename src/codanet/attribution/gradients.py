@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .task import Settings, Task, whole
+from .task import InputSettings, Task, whole
 
 
 @dataclass(frozen=True)
-class Grad(Settings):
+class Grad(InputSettings):
     """∂logit/∂x"""
 
     def maps(self, task: Task) -> Tensor:
@@ -27,8 +27,8 @@ class Grad(Settings):
 
 
 @dataclass(frozen=True)
-class InputTimesGradient(Settings):
-    """x ⊙ ∂logit/∂x, with x as `attribute` was given it, or encoded for a CoDA-Net"""
+class InputTimesGradient(InputSettings):
+    """x ⊙ ∂logit/∂x"""
 
     def maps(self, task: Task) -> Tensor:
         from captum.attr import InputXGradient
@@ -37,12 +37,13 @@ class InputTimesGradient(Settings):
 
 
 @dataclass(frozen=True)
-class IntegratedGradients(Settings):
+class IntegratedGradients(InputSettings):
     """(x - x₀) ⊙ ∫ ∂logit/∂x along the straight line from the baseline x₀, by Gauss-Legendre quadrature"""
 
     steps: int = 20
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         whole(1, steps=self.steps)
 
     def maps(self, task: Task) -> Tensor:
@@ -58,7 +59,7 @@ class IntegratedGradients(Settings):
 
 
 @dataclass(frozen=True)
-class DeepLift(Settings):
+class DeepLift(InputSettings):
     """(x - x₀) ⊙ multipliers of the rescale rule, Δout/Δin at every activation that captum knows.
 
     Where a network has no such activation the multiplier is the gradient: on a CoDA-Net this is IxG, as in the paper's

@@ -79,12 +79,14 @@ class LocalCoDANet:
         self.model = model
 
     def maps(self, image: Tensor) -> list[Tensor]:
-        maps = [image[None]]
+        maps = [self.model.encode(image[None])]
         for unit in self.model.units:
             maps.append(unit(maps[-1]))
         return [_channels_last(each) for each in maps]
 
     def change(self, maps: list[Tensor], boxes: Boxes) -> Tensor:
+        if boxes.values.shape[3] == self.model.image_channels:
+            boxes = boxes._replace(values=torch.cat([boxes.values, 1 - boxes.values], 3))
         for unit, before, after in zip(self.model.units, maps, maps[1:], strict=False):
             geometry = Geometry(unit.kernel_size, unit.stride, unit.padding)
             boxes = follow(before, boxes, after.shape, geometry, _dau(unit))

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from .local import Boxes, Local, local_network
-from .task import Settings, Task, whole
+from .task import InputSettings, Task, whole
 
 
 @dataclass(frozen=True)
-class Occlusion(Settings):
+class Occlusion(InputSettings):
     """Mean over the windows that cover a pixel of logit(x) - logit(x with the window at the baseline).
 
     The paper uses stride 2 on CIFAR-10 and 4 on Tiny-ImageNet. Equal to captum's Occlusion, windows cut at the border
@@ -26,6 +26,7 @@ class Occlusion(Settings):
     stride: int = 2
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         whole(1, window=self.window, stride=self.stride)
         if self.stride > self.window:
             raise ValueError(

@@ -8,11 +8,11 @@ from math import ceil
 import torch
 from torch import Tensor
 
-from .task import Settings, Task, whole
+from .task import InputSettings, Task, whole
 
 
 @dataclass(frozen=True)
-class Rise(Settings):
+class Rise(InputSettings):
     """1/(M p₁) Σ_m P(class | x ⊙ mask_m) mask_m, with the masks of the published implementation.
 
     A mask is a grid of cells x cells that are 1 with probability p₁, enlarged bilinearly to one cell more than the
@@ -27,6 +27,7 @@ class Rise(Settings):
     probability: float = 0.1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         whole(1, masks=self.masks, cells=self.cells)
         if not 0 < self.probability <= 1:
             raise ValueError(f"probability is {self.probability!r}: a cell is kept with one in (0, 1]")

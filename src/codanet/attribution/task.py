@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ class Task:
     """inputs[n] are to be explained for the class targets[n]; a removed pixel becomes `baseline`."""
 
     model: nn.Module
-    inputs: Tensor  # [N, C, H, W]: encoded for a CoDA-Net, the images themselves for others
+    inputs: Tensor  # [N, C, H, W]: encoded for a CoDA-Net, the images themselves for others and in image space
     targets: Tensor  # [N], or [N, K] where a method makes maps for several classes at once
     baseline: Tensor  # [1, C, 1, 1]
     seed: int = 0
@@ -99,6 +99,22 @@ class Settings(ABC):
         """[N, H, W]; [N, K, H, W] if `several_targets` and the task has such"""
 
 
+@dataclass(frozen=True)
+class InputSettings(Settings):
+    """Of a method that changes the input, or takes gradients with respect to it: which input of a CoDA-Net that is.
+
+    "encoded": [x, 1-x], where a removed pixel is zero in all channels (sec. C.4), as in the model's own contributions.
+    "image": x itself, where a removed pixel is black. The paper's published figures of these methods are of this kind:
+    its code gives captum the model with the encoding inside. Other classifiers know only images.
+    """
+
+    space: Literal["encoded", "image"] = field(default="encoded", kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.space not in ("encoded", "image"):
+            raise ValueError(f"space is {self.space!r}: choose encoded or image")
+
+
 def prepare(
     model: nn.Module,
     images: Tensor,
@@ -106,10 +122,13 @@ def prepare(
     seed: int = 0,
     batch_size: int | None = None,
     advance: Advance = lambda images: None,
+    space: str = "encoded",
 ) -> Task:
     """The task, checked: nothing is computed but the logits that the target needs."""
     inputs = _checked_images(model, images)
-    inputs = model.encode(inputs) if isinstance(model, CoDANet) else inputs
+    if isinstance(model, CoDANet):
+        inputs = model.encode(inputs)
+        inputs = inputs[:, : model.image_channels] if space == "image" else inputs
     task = Task(model, inputs, torch.empty(0), baseline(model, inputs), seed, batch_size, advance)
     logits = _first_logits(task, len(inputs) if target is None else 1)
     names = getattr(model, "class_names", None)

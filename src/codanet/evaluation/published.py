@@ -59,7 +59,8 @@ class Published:
         temperature = self.temperature(metric, model)
         if not temperature:
             return None
-        return self.figures[KINDS[metric]][temperature].get(NAMES.get(method, ""))
+        plain = method.removesuffix(":space=image")  # which is what was published, where it makes a difference
+        return self.figures[KINDS[metric]][temperature].get(NAMES.get(plain, ""))
 
     def mean(self, metric: str, model: nn.Module | None, method: str) -> float:
         """NaN if it was not published."""
