@@ -10,7 +10,6 @@ from torch import nn
 from codanet import bench as module
 from codanet import forms
 from codanet.bench import bench, in_own_process, load_algorithm1, main, measure
-from codanet.bench_table import markdown
 from codanet.products import record, replay
 from operations import WIDE, our_backward, our_forward, shapes
 
@@ -48,8 +47,9 @@ def test_quick_gives_a_table_and_json(one_process, tmp_path, capsys):
         assert row["ratio"] == row["algorithm1"]["median"] / row["codanet"]["median"]
     assert result["agreement"]["s_coda_r1_8"] < 1e-4
     assert result["resnet56"]["n"] == 1
-    assert result["products"]["s_coda_r1_8"]["n"] == 1
-    assert result["products"]["s_coda_r1_8"]["min"] > 0
+    for what in ("forward", "step", "explain"):
+        assert result["products"]["s_coda_r1_8"][what]["n"] == 1
+        assert result["products"]["s_coda_r1_8"][what]["min"] > 0
     assert {"cpu", "cores", "ram_gib"} <= result["machine"].keys()
     assert {"codanet", "torch", "python"} <= result["versions"].keys()
     operations = result["profile"]["s_coda_r1_8"]
@@ -79,26 +79,30 @@ def test_rounds_and_repeats_add_up(one_process, monkeypatch, capsys):
     counts = {(row["what"], by): row[by]["n"] for row in result["results"] for by in ("codanet", "algorithm1")}
     assert counts["step", "codanet"] == 8
     assert counts["step", "algorithm1"] == 4
-    assert result["products"]["s_coda_r1_8"]["n"] == 8
+    assert result["products"]["s_coda_r1_8"]["step"]["n"] == 8
     assert counts["memory", "codanet"] == counts["memory", "algorithm1"] == 2
     turns = len(order) - 2  # agreement and profile come once, after the rounds
     assert order[: turns // 2] == order[turns // 2 : turns][::-1]
 
 
-def test_the_products_bound_the_step(one_process, monkeypatch, capsys):
-    seconds = {("step", "codanet"): 3.0, ("step", "algorithm1"): 36.0, ("products", "codanet"): 2.4}
+def test_the_products_bound_the_ratios(one_process, monkeypatch, capsys):
+    seconds = {
+        ("forward", "codanet"): 2.0,
+        ("explain", "codanet"): 3.0,
+        ("explain_products", "codanet"): 2.5,
+        ("step", "codanet"): 3.0,
+        ("step", "algorithm1"): 36.0,
+        ("step_products", "codanet"): 2.4,
+    }
 
     def pretend(job):
         return {"operations": [], "values": [seconds.get((job["what"], job["by"]), 1.0)]}
 
     monkeypatch.setattr(module, "in_own_process", pretend)
-    result = bench(**TINY, quick=True)
-    bound = "| s_coda_r1_8 | 18000.00 (18000.00..18000.00, n=1) | 1200.00 (1200.00..1200.00, n=1) | 80 % | 15.0x |"
-    assert bound in capsys.readouterr().out.splitlines()
-    del result["products"]  # as in a file of an older version
-    table = markdown(result)
-    assert "matrix products of a step alone" not in table
-    assert "λ step / step" in table
+    bench(**TINY, quick=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert "| s_coda_r1_8 | training step | 1200.00 (1200.00..1200.00, n=1) | 80 % | 15.0x |" in lines
+    assert any(line.startswith("| s_coda_r1_8 | 2.00 | 1.50 (1.25) | 0.33 |") for line in lines)
 
 
 class TestProducts:
@@ -117,7 +121,7 @@ class TestProducts:
     def test_a_step_has_the_operations_that_are_expected(self, name, batch, size, monkeypatch):
         monkeypatch.setattr(forms, "LOOP_NUMBERS", 0)  # small sums as products too, as on a GPU
         model = module._build(name, "codanet")
-        step = module._runner(model, "products", torch.rand(batch, 3, size, size))
+        step = module._runner(model, "step", torch.rand(batch, 3, size, size))
         layers = shapes(name, module.CLASSES, size, batch)
         operations = [op for layer in layers for op in our_forward(layer, WIDE) + our_backward(layer, WIDE)]
         expected = sum(op.flops for op in operations if op.kind != "cholesky")

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from . import __version__
 from .bench_table import TIMED, markdown
+from .files import replacing
 from .objective import objective
 from .products import record, replay
 from .resnet import resnet56
@@ -36,7 +37,7 @@ from .zoo import create_model, list_models
 MODELS = ("s_coda", "s_coda_r1_2", "s_coda_r1_4", "s_coda_r1_8")
 ALGORITHM1 = Path(__file__).parents[2] / "benchmarks" / "algorithm1.py"
 CLASSES = 10
-ALONE = ("lambda_step", "products")  # timed of codanet only
+PRODUCTS = "_products"  # behind what is timed: its matrix products alone
 Job = dict[str, Any]
 EXAMPLES = """\
   codanet bench --output bench.json                     the paper's S network and its ranks, some minutes
@@ -94,10 +95,13 @@ def bench(
         "machine": machine,
         "versions": {"codanet": __version__, "torch": str(torch.__version__), "python": platform.python_version()},
         "settings": settings,
-        "units": dict.fromkeys((*TIMED, *ALONE), "s/batch") | {"memory": "bytes above idle"},
+        "units": dict.fromkeys((*TIMED, "lambda_step", "products"), "s/batch") | {"memory": "bytes above idle"},
         "results": [_compare(name, what, measured) for name in models for what in (*TIMED, "memory")],
         "resnet56": _summary(measured["resnet56", "forward", "resnet56"]),
-        **{what: {name: _summary(measured[name, what, "codanet"]) for name in models} for what in ALONE},
+        "lambda_step": {name: _summary(measured[name, "lambda_step", "codanet"]) for name in models},
+        "products": {
+            name: {what: _summary(measured[name, what + PRODUCTS, "codanet"]) for what in TIMED} for name in models
+        },
         "agreement": {name: _one(name, "agreement", shape)["values"][0] for name in models},
         "profile": {
             name: _one(name, "profile", shape)["operations"] for name in dict.fromkeys((models[0], models[-1]))
@@ -107,8 +111,9 @@ def bench(
     table = markdown(result)
     print(table)
     if output is not None:
-        output.write_text(json.dumps(result, indent=1) + "\n")
-        output.with_suffix(".md").write_text(table + "\n")
+        for path, text in ((output, json.dumps(result, indent=1)), (output.with_suffix(".md"), table)):
+            with replacing(path) as part:
+                part.write_text(text + "\n")
     return result
 
 
@@ -127,12 +132,15 @@ def _check(settings: dict[str, Any], output: Path | None) -> None:
 
 
 def _jobs(models: Sequence[str], shape: Job, repeats: int) -> list[Job]:
-    counts = {"codanet": repeats, "algorithm1": -(-repeats // 3)}
+    """What is compared is measured close together."""
+    ours = ("forward", "explain", "forward_products", "explain_products"), ("step_products", "lambda_step", "step")
+    theirs = ("forward", "explain"), ("step",)
     jobs = [{"model": "resnet56", "what": "forward", "by": "resnet56", "repeats": repeats}]
     for name in models:
-        for what in (*TIMED, "memory"):
-            jobs += [{"model": name, "what": what, "by": by, "repeats": n} for by, n in counts.items()]
-        jobs += [{"model": name, "what": what, "by": "codanet", "repeats": repeats} for what in ALONE]
+        for fast, plain in zip(ours, theirs, strict=True):
+            jobs += [{"model": name, "what": what, "by": "codanet", "repeats": repeats} for what in fast]
+            jobs += [{"model": name, "what": what, "by": "algorithm1", "repeats": -(-repeats // 3)} for what in plain]
+        jobs += [{"model": name, "what": "memory", "by": by, "repeats": 1} for by in ("codanet", "algorithm1")]
     return [job | shape for job in jobs]
 
 
@@ -164,11 +172,11 @@ def measure(job: Job) -> Job:
     images = torch.rand(job["batch"], 3, job["size"], job["size"])
     if what == "agreement":
         return {"values": [_disagreement(model, images)]}
-    run = _runner(model, what, images)
+    run = _runner(model, what.removesuffix(PRODUCTS), images)
     run()  # the optimiser's state, thread pools, kernels chosen at the first call
     if what == "profile":
         return {"operations": _profile(run)}
-    if what == "products":  # recorded of the second step, whose workspaces have their size
+    if what.endswith(PRODUCTS):  # recorded of the second time, when workspaces have their size
         run = replay(record(run))
         run()
     return {"values": [_seconds(run) for _ in range(repeats)]}
@@ -193,7 +201,7 @@ def load_algorithm1() -> ModuleType:
 
 
 def _runner(model: Any, what: str, images: Tensor) -> Callable[[], Any]:
-    if what in ("step", "lambda_step", "products", "profile"):
+    if what in ("step", "lambda_step", "profile"):
         model.train()
         optimiser = torch.optim.Adam(model.parameters(), lr=2.5e-4)
         labels = torch.arange(len(images)) % CLASSES
