@@ -83,7 +83,7 @@ def _stored(tree: Any) -> dict[tuple[int, int], int]:
 
 
 @contextmanager
-def _one_block() -> Iterator[None]:
+def one_block() -> Iterator[None]:
     """The batch in one block, and all products as products, as on a GPU."""
     before = forms.BLOCK_BYTES, forms.LOOP_NUMBERS
     forms.BLOCK_BYTES, forms.LOOP_NUMBERS = 1 << 60, 0
@@ -104,7 +104,7 @@ def measure(network: nn.Module, images: Tensor, classes: int, autocast: bool = F
 
     counter = Counter()
     precision = torch.autocast("cpu", torch.bfloat16) if autocast else nullcontext()
-    with _one_block(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with one_block(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         with counter, precision:
             logits = network(images)
         forward_flops, forward_bytes = counter.flops, counter.bytes

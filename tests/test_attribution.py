@@ -1,10 +1,9 @@
-"""Every registered method keeps one contract on every kind of classifier; each is right where the answer is known."""
+"""Every registered attribution method keeps one contract on every kind of classifier."""
 
 import math
 import random
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError
 
-import captum.attr
 import numpy as np
 import pytest
 import torch
@@ -12,13 +11,12 @@ import torch.nn.functional as F
 from torch import nn
 
 import codanet.attribution as attribution
-from codanet import CoDANet
+from classifiers import CLASSES, MODELS, SIZE, close, cnn, coda, made, pictures, settings
 from codanet.attribution import (
     METHODS,
     DeepLift,
     Grad,
     GradCam,
-    InputTimesGradient,
     IntegratedGradients,
     Lime,
     Occlusion,
@@ -27,63 +25,13 @@ from codanet.attribution import (
     list_methods,
     settings_of,
 )
-from codanet.network import Layer
-from codanet.resnet import ResNet
 
-CLASSES, SIZE = 5, 12
-
-
-class Broken(Exception):
-    """What a forward pass raises half-way."""
-
-
-def coda() -> CoDANet:
-    return CoDANet([Layer(8, 2), Layer(CLASSES, 2, stride=2)], image_size=SIZE, temperature=4)
-
-
-def cnn() -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(3, 6, 3, padding=1),
-        nn.BatchNorm2d(6),
-        nn.ReLU(inplace=True),
-        nn.MaxPool2d(2),
-        nn.Conv2d(6, 8, 3, padding=1),
-        nn.ReLU(inplace=True),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Dropout(0.5),
-        nn.Linear(8, CLASSES),
-    )
-
-
-def resnet() -> ResNet:
-    return ResNet(1, CLASSES)
-
-
-MODELS = {"coda": coda, "cnn": cnn, "resnet": resnet}
-FAST = {"rise": Rise(masks=40), "lime": Lime(samples=24, kernel_size=1, max_dist=8)}
 TABLE = [(model, name) for model, make in MODELS.items() for name in list_methods(make())]
 every = pytest.mark.parametrize(("kind", "name"), TABLE)
 
 
-def settings(name: str):
-    return FAST.get(name, METHODS[name].settings)
-
-
-def made(kind: str) -> nn.Module:
-    """In double precision, so that what differs does so for a reason, and with statistics of its own."""
-    model = MODELS[kind]().double()
-    model(torch.rand(8, 3, SIZE, SIZE).double())
-    return model.eval()
-
-
-def pictures(number: int = 3) -> torch.Tensor:
-    return torch.rand(number, 3, SIZE, SIZE).double()
-
-
-def close(found: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-6) -> None:
-    scale = float(expected.detach().abs().max())
-    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * max(scale, 1e-12))
+class Broken(Exception):
+    """What a forward pass raises half-way."""
 
 
 # --- one contract -----------------------------------------------------------------------------------------------------
@@ -292,316 +240,6 @@ def test_list_methods():
     assert list_methods(cnn()) == [name for name in METHODS if name != "contributions"]
     flat = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
     assert list_methods(flat) == [name for name in METHODS if name not in ("contributions", "gradcam")]
-
-
-# --- known answers ----------------------------------------------------------------------------------------------------
-
-
-class Linear(nn.Module):
-    """logits = W x, with W [classes, 3, H, W]"""
-
-    def __init__(self, size: int = 6, classes: int = 2):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(classes, 3, size, size).double())
-
-    def forward(self, images):
-        return torch.einsum("nchw,kchw->nk", images, self.weight)
-
-
-@pytest.mark.parametrize("name", ["ixg", "intgrad", "deeplift"])
-def test_a_linear_model_is_explained_by_its_weights_times_the_input(name):
-    model, images = Linear(), torch.rand(2, 3, 6, 6).double()
-    close(attribute(model, images, 1, name), (model.weight[1] * images).sum(1), 1e-6 if name == "intgrad" else 1e-10)
-    close(attribute(model, images, [0, 1], "grad"), model.weight.sum(1), 1e-10)
-
-
-def test_contributions_are_the_models_own_and_add_up_to_the_logit():
-    model, images = made("coda"), pictures()
-    maps = attribute(model, images)
-    close(maps, model.explain(images).pixels, 1e-12)
-    close(maps.sum((1, 2)), model(images).max(1).values - model.logit_bias, 1e-10)
-
-
-def test_integrated_gradients_add_up_to_the_difference_from_the_baseline():
-    smooth = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Softplus(), nn.Conv2d(4, 4, 3, stride=2), nn.Tanh(), nn.Flatten())
-    model = nn.Sequential(smooth, nn.Linear(4 * 4 * 4, 3)).double()
-    images = pictures(2)
-    difference = (model(images) - model(torch.zeros_like(images)))[:, 2]
-    close(attribute(model, images, 2, "intgrad").sum((1, 2)), difference, 1e-5)
-    rough = attribute(model, images, 2, IntegratedGradients(steps=1)).sum((1, 2))
-    assert (rough - difference).abs().max() > 1e-5 * difference.abs().max()
-
-
-@pytest.mark.parametrize("kind", ["cnn", "resnet"])
-def test_deeplift_adds_up_to_the_difference_from_the_baseline(kind):
-    """The summation-to-delta property, which fails if one activation is missed."""
-    model, images = made(kind), pictures(2)
-    black = model.mean.expand_as(images) if kind == "resnet" else torch.zeros_like(images)
-    difference = (model(images) - model(black))[:, 1]
-    close(attribute(model, images, 1, "deeplift").sum((1, 2)), difference, 1e-8)
-
-
-def test_deeplift_of_a_coda_net_is_input_times_gradient():
-    model, images = made("coda"), pictures(2)
-    close(attribute(model, images, 1, "deeplift"), attribute(model, images, 1, "ixg"), 1e-12)
-
-
-def plain_occlusion(model, image, fill, target, window, stride):
-    """One window after the other, those that stick out of the image cut off."""
-    height, width = image.shape[1:]
-    total, times = torch.zeros(height, width).double(), torch.zeros(height, width).double()
-    before = model(image[None])[0, target]
-    top = 0
-    while True:
-        left = 0
-        while True:
-            place = slice(top, top + window), slice(left, left + window)
-            covered = image.clone()
-            covered[:, place[0], place[1]] = fill
-            total[place] += before - model(covered[None])[0, target]
-            times[place] += 1
-            if left + window >= width:
-                break
-            left += stride
-        if top + window >= height:
-            return total / times
-        top += stride
-
-
-@pytest.mark.parametrize(("window", "stride"), [(5, 2), (9, 2), (4, 4), (7, 5), (12, 3)])
-@pytest.mark.parametrize("kind", MODELS)
-@torch.no_grad()
-def test_occlusion_equals_the_plain_loop_and_captums(kind, window, stride):
-    model, images = made(kind), torch.rand(2, 3, SIZE, SIZE + 3).double()
-    inputs = model.encode(images) if kind == "coda" else images
-    fill = model.mean[0] if kind == "resnet" else 0
-    found = attribute(model, images, [0, 3], Occlusion(window, stride))
-    for index, target in enumerate((0, 3)):
-        expected = plain_occlusion(model, inputs[index], fill, target, window, stride)
-        close(found[index], expected, 1e-10)
-    inside = captum.attr.Occlusion(model).attribute(
-        inputs,
-        (inputs.shape[1], window, window),
-        (inputs.shape[1], stride, stride),
-        fill.expand(1, 3, *images.shape[2:]) if kind == "resnet" else 0,
-        target=torch.tensor([0, 3]),
-        perturbations_per_eval=40,
-    )
-    close(found, inside[:, 0].double(), 1e-5)  # captum adds up in single precision
-
-
-@pytest.mark.parametrize(("window", "stride"), [(5, 3), (9, 7)])
-@pytest.mark.parametrize("kind", ["coda", "resnet"])
-@torch.no_grad()
-def test_occlusion_follows_a_window_only_as_far_as_it_reaches(kind, window, stride):
-    """The same as whole passes, which a hook asks for, on pictures far larger than a window's reach."""
-    if kind == "coda":
-        layers = [Layer(6, 2), Layer(7, 2, stride=2), Layer(6, 3, 5, 3), Layer(4, 1, 2), Layer(CLASSES, 2, 1)]
-        model = CoDANet(layers, temperature=3).double().eval()
-    else:
-        model = made("resnet")
-    images = torch.rand(2, 3, 37, 44).double()
-    found = attribute(model, images, [[0, 3], [4, 1]], Occlusion(window, stride))
-    passes = []
-    model.register_forward_hook(lambda module, inputs, output: passes.append(len(output)))
-    close(found, attribute(model, images, [[0, 3], [4, 1]], Occlusion(window, stride)), 1e-10)
-    assert sum(passes) > 2 * (30 // stride) ** 2
-
-
-@pytest.mark.parametrize("watched", [False, True])  # a hook asks for whole passes
-@torch.no_grad()
-def test_occlusion_in_image_space_covers_with_black_as_captum_on_the_images(watched):
-    model, images = made("coda"), torch.rand(2, 3, 19, 23).double()
-    if watched:
-        model.register_forward_hook(lambda module, inputs, output: None)
-    found = attribute(model, images, [0, 3], Occlusion(5, 2, space="image"))
-    for index, target in enumerate((0, 3)):
-        close(found[index], plain_occlusion(model, images[index], 0, target, 5, 2), 1e-10)
-    inside = captum.attr.Occlusion(model).attribute(images, (3, 5, 5), (3, 2, 2), target=torch.tensor([0, 3]))
-    close(found, inside[:, 0].double(), 1e-5)
-    assert (found - attribute(model, images, [0, 3], Occlusion(5, 2))).abs().max() > 0.1 * found.abs().max()
-
-
-def test_gradients_in_image_space_are_of_the_images():
-    model, images = made("coda"), pictures(2)
-    leaf = images.clone().requires_grad_()
-    gradient = torch.autograd.grad(model(leaf)[:, 2].sum(), leaf)[0]
-    close(attribute(model, images, 2, Grad(space="image")), gradient.sum(1), 1e-12)
-    for method in (InputTimesGradient(space="image"), DeepLift(space="image")):
-        close(attribute(model, images, 2, method), (images * gradient).sum(1), 1e-12)
-    maps = attribute(model, images, 2, IntegratedGradients(200, space="image"))
-    change = (model(images) - model(torch.zeros_like(images)))[:, 2].detach()
-    close(maps.sum((1, 2)), change, 1e-3)
-
-
-@pytest.mark.parametrize("name", ["grad", "ixg", "intgrad", "deeplift", "occlusion5", "rise"])
-def test_image_space_is_another_for_a_coda_net_alone(name):
-    image = replace(settings(name), space="image")
-    model, images = made("coda"), pictures(2)
-    maps = attribute(model, images, 1, image)
-    close(attribute(model, model.encode(images), 1, image), maps, 1e-12)
-    assert (maps - attribute(model, images, 1, settings(name))).abs().max() > 1e-3 * maps.abs().max()
-    other = made("cnn")
-    assert torch.equal(attribute(other, images, 1, image), attribute(other, images, 1, settings(name)))
-
-
-def test_occlusion_of_a_linear_model():
-    model, images = Linear(), torch.rand(1, 3, 6, 6).double()
-    close(attribute(model, images, 1, Occlusion(1, 1)), (model.weight[1] * images).sum(1), 1e-10)
-
-
-def test_gradcam_of_a_planted_map():
-    """Class k looks at channel k with weight k + 1, so its map is that channel, its negative part cut off."""
-    model = nn.Sequential(nn.Conv2d(3, 2, 4, stride=4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 2)).double()
-    model[3].weight.data = torch.diag(torch.tensor([1.0, 2.0]).double())
-    images = pictures(2) - 0.5
-    for target in (0, 1):
-        cells = ((target + 1) / 9 * model[0](images)[:, [target]]).relu()
-        expected = F.interpolate(cells, (SIZE, SIZE), mode="bilinear")[:, 0]
-        close(attribute(model, images, target, "gradcam"), expected, 1e-10)
-        blocks = cells[:, 0].repeat_interleave(4, 1).repeat_interleave(4, 2)
-        close(attribute(model, images, target, GradCam(interpolation="nearest")), blocks, 1e-10)
-
-
-def test_gradcam_of_a_coda_net_is_the_positive_part_of_the_classs_map():
-    model, images = made("coda"), pictures(2)
-    maps = model.features(model.encode(images))[:, [3]].relu() / model.temperature
-    close(attribute(model, images, 3, "gradcam"), F.interpolate(maps, (SIZE, SIZE), mode="bilinear")[:, 0], 1e-10)
-
-
-class Aside(nn.Module):
-    """A map that the logits do not use comes last; pooling is a function, a convolution follows it."""
-
-    def __init__(self):
-        super().__init__()
-        self.body, self.aside, self.head = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Conv2d(4, CLASSES, 1)
-
-    def forward(self, images):
-        maps = self.body(images)
-        self.aside(maps)
-        return self.head(maps.mean((2, 3), keepdim=True)).flatten(1)
-
-
-@pytest.mark.parametrize(
-    ("model", "layer"),
-    [
-        (cnn(), "5"),
-        (resnet(), "layer3"),
-        (coda(), "layers.1"),
-        (Aside(), "body"),
-        (
-            nn.Sequential(
-                nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(), nn.Flatten(), nn.Linear(100, 5)
-            ),
-            "1",
-        ),
-        (nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(2)), nn.Flatten(), nn.Linear(100, 5)), "0.0"),
-    ],
-)
-def test_gradcam_finds_the_last_map_before_pooling(model, layer):
-    images, targets = pictures(1).float().expand(CLASSES, -1, -1, -1), range(CLASSES)
-    found = attribute(model, images, targets, "gradcam")
-    close(found, attribute(model, images, targets, GradCam(layer=layer)))
-    assert found.max() > 0
-
-
-def plain_rise(probability, image, settings, seed):
-    """RISE as published, one mask after the other."""
-    generator = torch.Generator().manual_seed(seed)
-    height, width = image.shape[1:]
-    grids = torch.rand(settings.masks, settings.cells, settings.cells, generator=generator) < settings.probability
-    cells = [math.ceil(size / settings.cells) for size in (height, width)]
-    shifts = [torch.randint(cell, (settings.masks,), generator=generator).tolist() for cell in cells]
-    total = torch.zeros(height, width).double()
-    for number, (top, left) in enumerate(zip(*shifts, strict=True)):
-        size = [(settings.cells + 1) * cell for cell in cells]
-        large = F.interpolate(grids[number][None, None].double(), size, mode="bilinear")[0, 0]
-        mask = large[top : top + height, left : left + width]
-        total += probability(image * mask) * mask
-    return total / settings.masks / settings.probability
-
-
-@pytest.mark.parametrize(("height", "width"), [(12, 12), (20, 13)])
-def test_rise_equals_the_published_loop(height, width):
-    model, image, settings = made("coda"), torch.rand(3, height, width).double(), Rise(masks=50, cells=4)
-    encoded = model.encode(image[None])[0]
-
-    def probability(masked):
-        return model(masked[None]).sigmoid()[0, 2].detach()
-
-    expected = plain_rise(probability, encoded, settings, seed=5)
-    close(attribute(model, image[None], 2, settings, seed=5)[0], expected)
-    softmax = made("cnn")
-    expected = plain_rise(lambda masked: softmax(masked[None]).softmax(1)[0, 2].detach(), image, settings, seed=5)
-    close(attribute(softmax, image[None], 2, settings, seed=5)[0], expected)
-
-
-class OnePixel(nn.Module):
-    """P(class 0) = 0.2 + 0.6 x at one pixel"""
-
-    def forward(self, images):
-        probability = 0.2 + 0.6 * images[:, 0, 5, 20]
-        return torch.stack([probability.log(), (1 - probability).log()], 1)
-
-
-def test_rise_converges_to_its_expectation():
-    """E[P m]/p₁ is 0.2 + 0.6 p₁ where the mask is independent of the pixel's, and highest at the pixel itself."""
-    maps = attribute(OnePixel(), torch.ones(1, 3, 32, 32), 0, Rise(masks=20_000))[0]
-    assert maps.argmax() == 5 * 32 + 20
-    far = maps[16:, :8]
-    assert float((far - 0.26).abs().max()) < 0.03
-    assert maps[5, 20] > 0.45
-    every = attribute(OnePixel(), torch.ones(1, 3, 32, 32), 0, Rise(masks=7, probability=1.0))
-    close(every, torch.full_like(every, 0.8))
-
-
-class Quadrant(nn.Module):
-    """P(class 0) = 0.1 + 0.5 × brightness of the upper right quadrant + 0.2 × of the lower left."""
-
-    def forward(self, images):
-        half = images.shape[2] // 2
-        right, left = images[:, :, :half, half:].mean((1, 2, 3)), images[:, :, half:, :half].mean((1, 2, 3))
-        probability = 0.1 + 0.5 * right + 0.2 * left
-        return torch.stack([probability.log(), (1 - probability).log()], 1)
-
-
-def quadrants() -> torch.Tensor:
-    """Four flat colours, all of mean brightness 1/3 to 2/3, that quickshift tells apart."""
-    colours = torch.tensor([[1.0, 0, 0], [0, 1, 1], [0, 0, 1], [1, 1, 0]]).double()
-    return colours.view(2, 2, 3).permute(2, 0, 1).repeat_interleave(12, 1).repeat_interleave(12, 2)[None]
-
-
-def test_lime_finds_the_planted_segments():
-    image = quadrants()
-    settings = Lime(samples=512, kernel_size=2, max_dist=10, hidden="baseline")
-    weights = attribute(Quadrant(), image, 0, settings)[0]
-    assert len(weights.unique()) <= 4
-    right, left = weights[3, 20], weights[20, 3]
-    assert float(right) == pytest.approx(0.5 * 2 / 3, rel=0.1)
-    assert float(left) == pytest.approx(0.2 / 3, rel=0.25)
-    assert (weights[:12, 12:] == right).all()
-    one = attribute(Quadrant(), image, 0, replace(settings, features=1))[0]
-    assert (one > 0).sum() == 144
-    assert (one[:12, 12:] == right).all()
-    against = attribute(Quadrant(), image, 1, settings)[0]  # both speak against class 1, and are not shown
-    assert against.max() < 0.02
-
-
-def test_lime_hides_a_segment_in_its_mean_colour():
-    """A model that sees nothing but means cannot tell, so nothing is important."""
-    image = quadrants()
-    kept = attribute(Quadrant(), image, 0, Lime(samples=64, kernel_size=2, max_dist=10))[0]
-    assert kept.abs().max() < 1e-6
-    grey = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 10 * 10, 2))
-    assert attribute(grey, torch.randn(1, 1, SIZE, SIZE), method=Lime(samples=16)).shape == (1, SIZE, SIZE)
-
-
-@pytest.mark.parametrize("name", ["occlusion5", "intgrad", "deeplift"])
-def test_the_mean_colour_is_nothing_to_a_network_that_subtracts_it(name):
-    model = made("resnet")
-    images = model.mean.expand(1, 3, SIZE, SIZE)
-    maps = attribute(model, images, 0, settings(name))
-    assert maps.abs().max() < 1e-8
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------

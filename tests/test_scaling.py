@@ -13,7 +13,7 @@ from codanet import forms
 from codanet.dau import DAUConv2d
 from codanet.zoo import ARCHITECTURES, create_model
 from costs import METHODS, Method, all_reduce_seconds, largest_batch, memory, run, seconds
-from counts import Counter, Counts, check, measure
+from counts import Counter, Counts, check, measure, one_block
 from operations import Operation, Shape, our_backward, our_forward, our_kept, our_working, shapes
 from scaling import fill
 
@@ -61,10 +61,8 @@ def layer(request) -> tuple[Shape, list[int]]:
 
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("low", [4, 2])
-def test_formulas_of_one_layer(layer, low, recompute, monkeypatch):
+def test_formulas_of_one_layer(layer, low, recompute):
     shape, (channels, size, units, rank) = layer
-    monkeypatch.setattr(forms, "BLOCK_BYTES", 1 << 60)
-    monkeypatch.setattr(forms, "LOOP_NUMBERS", 0)
     module = DAUConv2d(channels, units, rank, 3, recompute=recompute)
     dtype = torch.float32 if low == 4 else torch.bfloat16
     x = torch.rand(1, size, size, channels, dtype=dtype, requires_grad=True)
@@ -74,7 +72,7 @@ def test_formulas_of_one_layer(layer, low, recompute, monkeypatch):
         held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with one_block(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         with forward, torch.autocast("cpu", torch.bfloat16, enabled=low == 2):
             out = module(x.permute(0, 3, 1, 2))
         grad = torch.ones(1, size, size, units, dtype=dtype)
@@ -134,11 +132,11 @@ def test_shapes_have_the_parameters_of_the_model(name):
 
 
 @pytest.fixture
-def one_block(monkeypatch):
-    """As on a GPU, which has no workspace that outlives an operation either."""
+def as_on_a_gpu(monkeypatch):
+    """In one block, and with no workspace that outlives an operation."""
     monkeypatch.setattr(forms.Workspace, "__init__", lambda self, *args, **kwargs: setattr(self, "buffer", None))
-    monkeypatch.setattr(forms, "BLOCK_BYTES", 1 << 60)
-    monkeypatch.setattr(forms, "LOOP_NUMBERS", 0)
+    with one_block():
+        yield
 
 
 def peak_bytes(step):
@@ -153,7 +151,7 @@ def peak_bytes(step):
 
 
 @pytest.mark.parametrize("method", [TF32, FIRST_TF32], ids=lambda method: method.label)
-def test_memory_bounds_the_peak(method, one_block):
+def test_memory_bounds_the_peak(method, as_on_a_gpu):
     model: nn.Module = create_model("s_coda_r1_2")
     if method is FIRST_TF32:
         model = Algorithm1Net.from_model(model)
@@ -165,7 +163,7 @@ def test_memory_bounds_the_peak(method, one_block):
 
 
 @pytest.mark.parametrize("recompute", [False, True])
-def test_memory_of_one_layer_bounds_its_peak(layer, recompute, one_block):
+def test_memory_of_one_layer_bounds_its_peak(layer, recompute, as_on_a_gpu):
     shape, (channels, size, units, rank) = layer
     module = DAUConv2d(channels, units, rank, 3, recompute=recompute)
     x = torch.rand(1, size, size, channels, requires_grad=True)

@@ -365,29 +365,9 @@ def test_growing_pictures_and_a_rising_temperature():
             Settings(**wrong)
 
 
-def test_muon_growth_mosaics_and_rising_temperature_train(pictures, tmp_path, monkeypatch):
-    seen = []
-    forward = codanet.CoDANet.forward
-
-    def watched(self, images):
-        if self.training:
-            seen.append(tuple(images.shape))
-        return forward(self, images)
-
-    monkeypatch.setattr(codanet.CoDANet, "forward", watched)
-    changes = {"optimiser": "muon", "learning_rate": 0.05, "mosaic": 0.2, "temperature_from": 4.0, "epochs": 10}
-    result = train(
-        pictures, tmp_path / "run", quiet=True, model="nano_coda", image_size=24, batch_size=8, threads=1, grow_from=8,
-        temperature=64.0, schedule="one-cycle", **changes,
-    )  # fmt: skip
-    sides = [shape[2] // (2 if shape[0] == 2 else 1) for shape in seen]
-    assert sorted(set(sides)) == [8, 16, 24]
-    assert sides == sorted(sides)
-    assert {shape[0] for shape in seen} == {2, 8}
-    assert result.accuracy > 0.8
-
-
-def test_erased_pixels_train_and_a_run_from_before_the_setting_goes_on(pictures, tmp_path, monkeypatch):
+@pytest.fixture
+def trained_on(monkeypatch):
+    """The batches that networks are given in training."""
     seen = []
     forward = codanet.CoDANet.forward
 
@@ -397,10 +377,27 @@ def test_erased_pixels_train_and_a_run_from_before_the_setting_goes_on(pictures,
         return forward(self, images)
 
     monkeypatch.setattr(codanet.CoDANet, "forward", watched)
+    return seen
+
+
+def test_muon_growth_mosaics_and_rising_temperature_train(pictures, tmp_path, trained_on):
+    changes = {"optimiser": "muon", "learning_rate": 0.05, "mosaic": 0.2, "temperature_from": 4.0, "epochs": 10}
+    result = train(
+        pictures, tmp_path / "run", quiet=True, model="nano_coda", image_size=24, batch_size=8, threads=1, grow_from=8,
+        temperature=64.0, schedule="one-cycle", **changes,
+    )  # fmt: skip
+    sides = [images.shape[2] // (2 if len(images) == 2 else 1) for images in trained_on]
+    assert sorted(set(sides)) == [8, 16, 24]
+    assert sides == sorted(sides)
+    assert {len(images) for images in trained_on} == {2, 8}
+    assert result.accuracy > 0.8
+
+
+def test_erased_pixels_train_and_a_run_from_before_the_setting_goes_on(pictures, tmp_path, trained_on):
     settings = {"model": "nano_coda", "image_size": 12, "batch_size": 24, "threads": 1}
     train(pictures, tmp_path / "erased", quiet=True, epochs=1, erase=0.5, **settings)
-    assert all(images.shape[1] == 6 for images in seen)
-    assert 0.1 < torch.cat([(images == 0).all(1).float().mean((1, 2)) for images in seen]).mean() < 0.4
+    assert all(images.shape[1] == 6 for images in trained_on)
+    assert 0.1 < torch.cat([(images == 0).all(1).float().mean((1, 2)) for images in trained_on]).mean() < 0.4
 
     train(pictures, tmp_path / "old", quiet=True, epochs=1, **settings)
     path = tmp_path / "old" / "settings.json"
