@@ -46,10 +46,14 @@ figures: $(INSTALLED) ## The paper's demonstrations in their quick setting, a fi
 # RESNET56 is a weights file or `official`; REFERENCE a file of published figures to stand beside the measured ones.
 RESNET56 ?= official
 EVALUATE := $(BIN)/codanet evaluate cifar10
+OF_IMAGES := grad:space=image,ixg:space=image,intgrad:space=image,deeplift:space=image
+OF_IMAGES := contributions,gradcam,$(OF_IMAGES),occlusion5:space=image,occlusion9:space=image
 
 evaluation: $(INSTALLED) ## The tables of docs/evaluation.md, hours on a CPU, into evaluations/; goes on where it stopped
 	$(EVALUATE) --data cifar10 --methods contributions --metrics accuracy,localisation -o evaluations/own
 	$(EVALUATE) resnet56:$(RESNET56) --data cifar10 --grids 50 --images 1024 --points 17 -o evaluations/methods \
+	  $(if $(REFERENCE),--reference $(REFERENCE))
+	$(EVALUATE) --data cifar10 --grids 50 --images 1024 --points 17 -o evaluations/image --methods $(OF_IMAGES) \
 	  $(if $(REFERENCE),--reference $(REFERENCE))
 
 lint: $(INSTALLED) ## ruff and mypy
