@@ -316,3 +316,60 @@ def test_pickle_and_copy():
     x = torch.rand(2, 3)
     for again in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert torch.equal(again(x), layer(x))
+
+
+def optimiser_step(layer: DAUConv2d) -> None:
+    layer(torch.rand(1, 3, 6, 6)).sum().backward()
+    torch.optim.SGD(layer.parameters(), lr=0.3).step()
+
+
+def other_weights(layer: DAUConv2d) -> None:
+    layer.load_state_dict(DAUConv2d(3, 4, 2, 3).state_dict())
+
+
+def one_number_behind_autograds_back(layer: DAUConv2d) -> None:
+    layer.A.data[0, 2, 5] += 0.25
+
+
+def numpy_view(layer: DAUConv2d) -> None:
+    layer.B.detach().numpy()[1, 7] -= 0.5
+
+
+CHANGES = [optimiser_step, other_weights, one_number_behind_autograds_back, numpy_view, DAUConv2d.reset_parameters]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_kept_of_the_parameters_never_outlives_them(change):
+    layer, x = DAUConv2d(3, 4, 2, 3), torch.rand(2, 3, 6, 6)
+    with torch.no_grad():
+        before = layer(x)
+        kept = layer._prepared
+        assert torch.equal(layer(x), before)
+        assert layer._prepared is kept
+    change(layer)
+    with torch.no_grad():
+        after = layer(x)
+        assert torch.equal(after, copy.deepcopy(layer)(x))
+        assert relative(after, Algorithm1Conv2d.from_model(layer)(x)) < 1e-5
+        assert relative(after, before) > 1e-4
+
+
+def test_nothing_is_kept_in_training_autocast_or_copies():
+    layer, x = DAUConv2d(3, 4, 2, 3), torch.rand(2, 3, 6, 6)
+    names = set(layer.state_dict())
+    with torch.inference_mode():
+        inference = layer(x)
+    assert layer._prepared is not None
+    assert set(layer.state_dict()) == names
+    assert copy.deepcopy(layer)._prepared is None
+    assert pickle.loads(pickle.dumps(layer))._prepared is None
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        layer(x)
+    assert layer._prepared is None
+    with torch.no_grad():
+        assert torch.equal(layer(x), inference)
+    assert relative(layer(x), inference) < 1e-6
+    assert layer._prepared is None
+    layer.double()
+    with torch.no_grad():
+        assert relative(layer(x.double()), Algorithm1Conv2d.from_model(layer)(x.double())) < 1e-10

@@ -4,7 +4,7 @@ Symbols as in `forms.py`. B is joined to Â, so that Bp and all Âᵀp come from
 derivatives.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,22 +15,56 @@ from .norm import NormFactor, norm_factor
 from .rescale import Rescaling
 
 
+class Prepared(NamedTuple):
+    """What is made of a layer's parameters alone, before it sees any patch."""
+
+    matrix: Tensor  # Â over B, [R·n + r, d], in the patches' precision
+    factor: NormFactor
+
+    def is_of(self, B: Tensor, A: Tensor) -> bool:
+        """Whether the parameters still are what they were: compared number by number, however they may be changed."""
+        given, held = (A.flatten(0, 1), B), self.matrix.tensor_split([len(self.matrix) - len(B)])
+        alike = all(a.shape == b.shape and a.dtype == b.dtype for a, b in zip(given, held, strict=True))
+        return alike and all(torch.equal(a, b) for a, b in zip(given, held, strict=True))
+
+
+def prepare(B: Tensor, A: Tensor, dtype: torch.dtype, order: int, patches: int | None) -> Prepared:
+    """For a number of patches in `dtype`, or for as many as may come."""
+    rows, units, size = A.shape
+    columns = rows * units
+    matrix = A.new_empty(columns + len(B), size, dtype=dtype)
+    matrix[:columns], matrix[columns:] = A.view(columns, size), B
+    return Prepared(matrix, norm_factor(A.to(_wide(A)), order, patches))
+
+
+def _wide(A: Tensor) -> torch.dtype:
+    """Of norms and sums: float32 at least."""
+    return torch.promote_types(A.dtype, torch.float32)
+
+
 class Alignment(Function):
     """Of patches p [P, d], B [r, d] and Â [R, n, d]: the outputs w_jᵀp [P, n], z [P, R] and the scale [P, n] of
     w_j = scale_j Σ_r z_r Â_rj, and the power of two [P, 1] that was taken out of z.
 
     Without a derivative to its rescaling, it leaves that to the caller: outputs u_jᵀp, and norms ‖u_j‖ for the scale.
+    What is `prepared` of B and Â may be given.
     """
 
     @staticmethod
-    def forward(ctx: Any, patches: Tensor, B: Tensor, A: Tensor, rescaling: Rescaling, keep: bool) -> Any:
-        rank, (rows, units, size) = len(B), A.shape
-        low, wide = patches.dtype, torch.promote_types(A.dtype, torch.float32)
+    def forward(
+        ctx: Any,
+        patches: Tensor,
+        B: Tensor,
+        A: Tensor,
+        rescaling: Rescaling,
+        keep: bool,
+        prepared: Prepared | None = None,
+    ) -> Any:
+        rank, (rows, units, _) = len(B), A.shape
+        low, wide = patches.dtype, _wide(A)
         columns = rows * units
-        matrix = patches.new_empty(columns + rank, size)  # Â over B, in the patches' precision
-        matrix[:columns], matrix[columns:] = A.view(columns, size), B
+        matrix, factor = prepared or prepare(B, A, low, rescaling.order, len(patches))
         weight = A.to(wide)
-        factor = norm_factor(weight, rescaling.order, len(patches))
         parts = blocks(len(patches), columns + rank, weight)
         work = Workspace(parts, (columns + rank,), patches, slot=1)
         mixed = Workspace(parts, (rows, units), weight)
@@ -65,7 +99,7 @@ class Alignment(Function):
         if torch.is_grad_enabled():
             given = ctx.saved_tensors[0], ctx.saved_tensors[2]
             grads = [None if grad is None else _Once.apply(grad, *given) for grad in grads]
-        return *grads, None, None
+        return *grads, None, None, None
 
     @staticmethod
     def _backward(ctx: Any, grad_out: Tensor | None, grad_z: Tensor | None, grad_scale: Tensor | None) -> Any:

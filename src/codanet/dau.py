@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .alignment import Alignment
+from .alignment import Alignment, Prepared, prepare
 from .forms import Transpose
 from .patches import fold, output_size, unfold
 from .rescale import rescaling
@@ -26,6 +26,8 @@ class DynamicWeights(NamedTuple):
 
 
 class _DAU(nn.Module):
+    _prepared: Prepared | None = None  # of the parameters as they were when last used without gradients
+
     def __init__(self, size: int, units: int, rank: int, rescale: Rescale, bias: bool, recompute: bool):
         super().__init__()
         self.rank, self.rescale, self.recompute = rank, rescale, recompute
@@ -52,11 +54,27 @@ class _DAU(nn.Module):
         patches = patches.to(torch.get_autocast_dtype(device) if autocast else self.A.dtype)
         keep = torch.is_grad_enabled() and not self.recompute
         with torch.autocast(device, enabled=False):  # products in low precision, norms never
-            out, z, scale, unit = Alignment.apply(patches, self.B, self.A, self._rescaling, keep)
+            prepared = self._prepare(patches)
+            out, z, scale, unit = Alignment.apply(patches, self.B, self.A, self._rescaling, keep, prepared)
             if self._rescaling.slope is None:  # the scale is still to be made, of norms
                 scale = self._rescaling.scale(scale, unit)
                 out = (out * scale).to(patches.dtype)
             return out, z, scale
+
+    def _prepare(self, patches: Tensor) -> Prepared | None:
+        """What is made of the parameters alone, kept while they stay the same and are not trained."""
+        if torch.compiler.is_compiling() or patches.device.type != "cpu":
+            return None
+        held = self._prepared
+        if torch.is_grad_enabled() or patches.dtype != self.A.dtype:
+            held = None
+        elif held is None or not held.is_of(self.B, self.A):
+            held = prepare(self.B, self.A, patches.dtype, self._rescaling.order, None)
+        self._prepared = held
+        return held
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_prepared": None}  # a copy makes its own
 
     def _pull(self, rows: Tensor, z: Tensor, scale: Tensor) -> Tensor:
         """Σ_j t_j w_j: rows t [P, K, n] of a linear map behind this layer, pulled back before it, [P, K, d]."""

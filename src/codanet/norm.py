@@ -13,13 +13,15 @@ from torch import Tensor
 from .forms import Workspace, blocks, flat, mixture
 
 
-def _is_direct(order: int, rows: int, rank: int, size: int, dtype: torch.dtype) -> bool:
-    """Whether Â itself is the factor to take.
+def _is_direct(order: int, rows: int | None, rank: int, size: int, dtype: torch.dtype) -> bool:
+    """Whether Â itself is the factor to take, for a number of rows, or for as many as may come.
 
     It is for a 1-norm; in float64, which is asked for by those who check; and where it is cheaper. Multiplications per
     unit: P·R·d directly; R²·d for the Gram matrix, at half speed in float64, and P·R² after.
     """
-    return order != 2 or dtype == torch.float64 or rows * size <= 2 * rank * size + rows * rank
+    if order != 2 or dtype == torch.float64:
+        return True
+    return size <= rank if rows is None else rows * size <= 2 * rank * size + rows * rank
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class NormFactor:
         return torch.bmm(scaled, weight.transpose(0, 1)).transpose(0, 1)
 
 
-def norm_factor(weight: Tensor, order: int, rows: int) -> NormFactor:
+def norm_factor(weight: Tensor, order: int, rows: int | None) -> NormFactor:
     rank, _, patch = weight.shape
     if _is_direct(order, rows, rank, patch, weight.dtype):
         return NormFactor(order, _unit_sizes(weight))
