@@ -352,11 +352,16 @@ def test_a_models_digest_changes_with_every_number():
 def test_command_line(digits, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     reference = {
-        "localisation": {"T=4": {"CoDA": {"mean": 0.625, "q25": 0.5, "median": 0.6, "q75": 0.7}}},
+        "localisation": {
+            "T=4": {
+                "CoDA": {"mean": 0.625, "q25": 0.5, "median": 0.6, "q75": 0.7},
+                "IxG": {"mean": 0.25, "q25": 0.1, "median": 0.2, "q75": 0.4},
+            }
+        },
         "pixel_removal": {"T=4": {"CoDA": {"curve": [0.9, 0.8, 0.7]}}},
     }
     (tmp_path / "published.json").write_text(json.dumps(reference))
-    words = ["evaluate", str(digits), "--data", "digits", "--methods", "contributions,grad"]
+    words = ["evaluate", str(digits), "--data", "digits", "--methods", "contributions,grad,ixg:space=image"]
     words += ["--metrics", "accuracy,localisation,removal,sanity,completeness", "--grids", "5", "--images", "20"]
     words += ["--reference", "published.json"]
     assert main(words) == 0
@@ -382,6 +387,7 @@ def test_command_line(digits, tmp_path, monkeypatch, capsys):
     assert rows["contributions", "localisation"]["mean"] > rows["grad", "localisation"]["mean"]
     assert rows["contributions", "localisation"]["published"] == 0.625
     assert rows["grad", "localisation"]["published"] is None
+    assert rows["ixg:space=image", "localisation"]["published"] == 0.25
     assert "| 0.6250 |" in (folder / "table.md").read_text()
     assert len(rows["grad", "removal-least"]["curve"]) == 17
     before = (folder / LINES).read_bytes()
