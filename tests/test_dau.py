@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses import FakeTensorMode
 
 import codanet.norm
 from algorithm1 import Algorithm1Conv2d
@@ -352,6 +353,16 @@ def test_what_is_kept_of_the_parameters_never_outlives_them(change):
         assert torch.equal(after, copy.deepcopy(layer)(x))
         assert relative(after, Algorithm1Conv2d.from_model(layer)(x)) < 1e-5
         assert relative(after, before) > 1e-4
+
+
+@torch.no_grad()
+def test_nothing_is_kept_of_what_is_only_traced():
+    layer, x = DAUConv2d(3, 4, 2, 3), torch.rand(2, 3, 6, 6)
+    expected = copy.deepcopy(layer)(x)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        assert layer(mode.from_tensor(x)).shape == expected.shape
+    assert layer._prepared is None
+    assert torch.equal(layer(x), expected)
 
 
 def test_nothing_is_kept_in_training_autocast_or_copies():

@@ -63,7 +63,8 @@ class _DAU(nn.Module):
 
     def _prepare(self, patches: Tensor) -> Prepared | None:
         """What is made of the parameters alone, kept while they stay the same and are not trained."""
-        if torch.compiler.is_compiling() or patches.device.type != "cpu":
+        traced = torch.compiler.is_compiling() or type(patches) is not Tensor
+        if traced or patches.device.type != "cpu":
             return None
         held = self._prepared
         if torch.is_grad_enabled() or patches.dtype != self.A.dtype:
