@@ -39,6 +39,9 @@ ALGORITHM1 = Path(__file__).parents[2] / "benchmarks" / "algorithm1.py"
 CLASSES = 10
 PRODUCTS = "_products"  # behind what is timed: its matrix products alone
 Job = dict[str, Any]
+ABOUT = """\
+Measure forward pass, training step, explanation and memory of codanet against the paper's Algorithm 1, and a ResNet-56
+beside them; print a table. It needs a source checkout, where Algorithm 1 is."""
 EXAMPLES = """\
   codanet bench --output bench.json                     the paper's S network and its ranks, some minutes
   codanet bench --models s_coda_r1_8 --batch 4 --quick  one network, once"""
@@ -311,7 +314,7 @@ def _command(settings: dict[str, Any], output: Path | None) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="codanet bench", description=bench.__doc__, epilog=f"examples:\n{EXAMPLES}", allow_abbrev=False
+        prog="codanet bench", description=ABOUT, epilog=f"examples:\n{EXAMPLES}", allow_abbrev=False
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--models", nargs="+", default=list(MODELS), help=f"of codanet models ({', '.join(MODELS)})")

@@ -35,7 +35,7 @@ class Explanation:
 
     @property
     def contributions(self) -> Tensor:
-        """W ⊙ x / T per encoded channel, [N, (K,) 2C, H, W] (eq. 9)."""
+        """W ⊙ x / T per encoded channel, [N, (K,) 2C, H, W] (eq. 8)."""
         inputs = self.inputs if self.targets.ndim == 1 else self.inputs.unsqueeze(1)
         return self.rows * inputs
 

@@ -1,4 +1,4 @@
-"""The dynamic linear map of a trace: a_l2 = W_{l1→l2}(a_l1) a_l1 for any two layers (eq. 7, 8).
+"""The dynamic linear map of a trace: a_l2 = W_{l1→l2}(a_l1) a_l1 for any two layers (eq. 6, 7).
 
 Layer 0 is the encoded image, layer l the output of the l-th DAU layer, and the last one, `depth`, the logits less b0.
 A row of W is pulled back layer by layer through the transposed layers; no autograd is needed.
@@ -83,7 +83,7 @@ class LinearMap:
         return self.pull(row, layer, source)[:, 0]
 
     def contributions(self, layer: int, unit: int, position: tuple[int, int] | None = None, source: int = 0) -> Tensor:
-        """How much every entry of layer `source` adds to that unit (eq. 9), [N, *shape(source)]."""
+        """How much every entry of layer `source` adds to that unit (eq. 8), [N, *shape(source)]."""
         row = self.unit_row(layer, unit, position, source)
         values = self.activations[source] if source < self.depth else self.logits - self.bias
         return row * values

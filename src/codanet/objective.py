@@ -1,4 +1,4 @@
-"""The training objective (eq. 10): BCE(σ(W(x)x / T + b0), y) + λ ⟨|W(x)|⟩."""
+"""The training objective (eq. 9, 10): BCE(σ(W(x)x / T + b0), y) + λ ⟨|W(x)|⟩."""
 
 import torch
 from torch import Generator, Tensor

@@ -45,7 +45,7 @@ class Settings:
         seed: Of everything random.
         precision: 32-true, bf16-mixed, 16-mixed or 64-true.
         compile: Compile the network with torch.compile.
-        recompute: Keep less for the backward pass: an order less memory for a third more arithmetic.
+        recompute: Keep less for the backward pass: up to four times less, for a sixth to a quarter more arithmetic.
         accelerator: auto, cpu, gpu or mps.
         devices: Processes per machine.
         nodes: Machines.

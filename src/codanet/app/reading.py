@@ -175,7 +175,7 @@ def cell(reading: Reading, n: int, index: int) -> Box:
 
 
 def share(reading: Reading, target: int, box: Box) -> float:
-    """Of the positive contributions to a class, the part inside the box (eq. 10); 0 where there are none."""
+    """Of the positive contributions to a class, the part inside the box (eq. 11); 0 where there are none."""
     positive = reading.pixels[target].double().clamp(min=0)
     left, top, right, bottom = box
     total = positive.sum().item()

@@ -15,7 +15,7 @@ from .task import Settings, Task
 
 @dataclass(frozen=True)
 class Contributions(Settings):
-    """[W(x)]_c ⊙ x / T of a CoDA-Net, summed over the encoded channels (eq. 9): they add up to logit - b0."""
+    """[W(x)]_c ⊙ x / T of a CoDA-Net, summed over the encoded channels (eq. 8): they add up to logit - b0."""
 
     several_targets = True
 

@@ -19,7 +19,7 @@ EXAMPLES = """\
   codanet evaluate model.safetensors --data digits --methods contributions,gradcam --grids 20 --images 64
   codanet evaluate resnet56:official model.safetensors --data cifar10 --metrics accuracy
   codanet evaluate model.safetensors --data tiny-imagenet --metrics box,localisation --methods contributions
-  codanet evaluate model.safetensors --data cifar10 --methods rise:masks=2000,occlusion9:stride=4"""
+  codanet evaluate model.safetensors --data cifar10 --methods rise:masks=2000,occlusion9:space=image"""
 
 
 def parser() -> Parser:
@@ -30,7 +30,10 @@ def parser() -> Parser:
 
     made, number = Parser("evaluate", ABOUT, EXAMPLES), positive(int)
     made.add_argument(
-        "models", metavar="MODEL", nargs="+", help="a .safetensors file, or resnet56:PATH, resnet56:official"
+        "models",
+        metavar="MODEL",
+        nargs="+",
+        help="cifar10, which comes with the package, a .safetensors file, resnet56:PATH or resnet56:official",
     )
     made.add_argument("--data", required=True, help="a data set's name, or a folder of pictures")
     made.add_argument("--split", default="test", help="test, the held-out part (default), or train")

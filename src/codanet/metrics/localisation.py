@@ -1,4 +1,4 @@
-"""Localisation on grids of images (eq. 10; sec. 4.2, C.4): does the map of a class lie on that class's image?
+"""Localisation on grids of images (eq. 11; sec. 4.2, C.4): does the map of a class lie on that class's image?
 
 Grids are made as in the paper: for each a random set of classes, and of each class the most confidently classified
 image that no grid before it has used. Every class in a grid is explained once.

@@ -28,7 +28,7 @@ _ALL = (
         "Localisation",
         True,
         "positive attribution inside the cell of the explained class over all positive attribution, on grids of "
-        "confidently classified images (eq. 10); chance is 1 over the number of cells",
+        "confidently classified images (eq. 11); chance is 1 over the number of cells",
         500,
         "grids",
     ),

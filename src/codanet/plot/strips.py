@@ -71,7 +71,7 @@ def strip(
 
 
 def layer_contributions(model: CoDANet, images: Tensor, target: Target = None) -> list[Tensor]:
-    """How much every position of every layer adds to the logit (eq. 7, 9): [N, H_l, W_l] for l = 0, the image, to L.
+    """How much every position of every layer adds to the logit (eq. 6, 8): [N, H_l, W_l] for l = 0, the image, to L.
 
     Every map of an image adds up to the same number, its logit less b0.
     """

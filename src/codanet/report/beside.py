@@ -33,7 +33,7 @@ ABOUT = (
     "Four of the right decisions the network was surest of, put together as one image, and a row for each of the four "
     "classes. The frame is around the quarter that shows the class: the red of a good map lies in it. Every map is on "
     "a scale of its own. Under it stands the share of its positive attribution that lies in the frame (localisation, "
-    "eq. 10); evenly spread it is 25%. This is one example of the easiest images, no measurement."
+    "eq. 11); evenly spread it is 25%. This is one example of the easiest images, no measurement."
 )
 RISE = " RISE, which has no sign, is in colours from the least important pixel, blue, to the most, red."
 
