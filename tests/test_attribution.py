@@ -2,6 +2,7 @@
 
 import math
 import random
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError
 
 import numpy as np
@@ -233,6 +234,15 @@ def test_random_differs_between_images_and_classes():
     assert not torch.equal(one, attribute(model, images[:1], 1, "random")[0])
     assert abs(float(one.mean())) < 0.3
     assert 0.7 < float(one.std()) < 1.3
+
+
+def test_threads_take_turns_on_a_model():
+    model, images = made("coda"), pictures(1)
+    names = ["gradcam", "grad", "gradcam", "deeplift"] * 3
+    expected = {name: attribute(model, images, 1, name) for name in names}
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda name: attribute(model, images, 1, name), names))
+    assert all(torch.equal(maps, expected[name]) for name, maps in zip(names, found, strict=True))
 
 
 def test_list_methods():

@@ -173,6 +173,23 @@ def test_image_space_is_another_for_a_coda_net_alone(name):
     assert torch.equal(attribute(other, images, 1, image), attribute(other, images, 1, settings(name)))
 
 
+def test_image_space_needs_colours():
+    model = made("coda")
+    removed = model.encode(pictures(2))
+    removed[:, :, 3, 4] = 0
+    attribute(model, removed, 1, Grad())
+    with pytest.raises(ValueError, match=r"not as \[x, 1-x\]"):
+        attribute(model, removed, 1, Grad(space="image"))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rise_adds_up_in_full_precision(dtype):
+    model, images = made("coda").float(), pictures(2).float()
+    method = Rise(masks=400)
+    expected = attribute(model, images, 1, method)
+    close(attribute(model.to(dtype), images.to(dtype), 1, method).float(), expected, 0.05)
+
+
 def test_occlusion_of_a_linear_model():
     model, images = Linear(), torch.rand(1, 3, 6, 6).double()
     close(attribute(model, images, 1, Occlusion(1, 1)), (model.weight[1] * images).sum(1), 1e-10)

@@ -12,7 +12,7 @@ from torch._subclasses import FakeTensorMode
 
 import codanet.norm
 from algorithm1 import Algorithm1Conv2d
-from codanet import DAUConv2d, DAULinear
+from codanet import DAUConv2d, DAULinear, forms
 
 RESCALINGS = ["sq", "l2", "l1", lambda norm: 1 / (1 + norm)]
 # in_channels, out_channels, rank, kernel_size, stride, padding, height, width
@@ -359,6 +359,7 @@ def test_what_is_kept_of_the_parameters_never_outlives_them(change):
 def test_nothing_is_kept_of_what_is_only_traced():
     layer, x = DAUConv2d(3, 4, 2, 3), torch.rand(2, 3, 6, 6)
     expected = copy.deepcopy(layer)(x)
+    forms._scratch.buffers.clear()
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         assert layer(mode.from_tensor(x)).shape == expected.shape
     assert layer._prepared is None
@@ -371,6 +372,7 @@ def test_nothing_is_kept_in_training_autocast_or_copies():
     with torch.inference_mode():
         inference = layer(x)
     assert layer._prepared is not None
+    assert layer._prepared.factor.gram is None
     assert set(layer.state_dict()) == names
     assert copy.deepcopy(layer)._prepared is None
     assert pickle.loads(pickle.dumps(layer))._prepared is None
@@ -381,6 +383,8 @@ def test_nothing_is_kept_in_training_autocast_or_copies():
         assert torch.equal(layer(x), inference)
     assert relative(layer(x), inference) < 1e-6
     assert layer._prepared is None
-    layer.double()
+    with torch.no_grad():
+        layer(x)
+    assert layer.double()._prepared is None
     with torch.no_grad():
         assert relative(layer(x.double()), Algorithm1Conv2d.from_model(layer)(x.double())) < 1e-10

@@ -1,6 +1,8 @@
 """An evaluation from end to end: planted answers, stopped and taken up again, wrong input, the command line."""
 
 import json
+import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,10 +14,12 @@ import codanet
 from codanet.attribution import METHODS, attribute, settings_of
 from codanet.cli import main
 from codanet.data import ImageData, MemorySplit, load_data
-from codanet.evaluation import evaluate, load_models
+from codanet.data.split import FolderSplit
+from codanet.evaluation import evaluate, load_models, measurement
 from codanet.evaluation.methods import Registered, choose_methods
 from codanet.evaluation.models import model_digest, short_name
 from codanet.evaluation.records import LINES
+from codanet.metrics import Pictures, contributions, predictions, removal
 from codanet.network import CoDANet, Layer
 from codanet.resnet import resnet20
 from colours import Colours
@@ -347,6 +351,80 @@ def test_a_models_digest_changes_with_every_number():
     with torch.no_grad():
         model.units[0].A.view(-1)[3] += 1
     assert len({before, changed, model_digest(model)}) == 3
+
+
+def test_images_of_another_size_or_content_are_no_continuation(digits, tmp_path):
+    def run(data):
+        return evaluate([str(digits)], data, ["contributions"], ["removal"], tmp_path / "out", images=20, quiet=True)
+
+    data = load_data("digits")
+    run(data)
+    changed = data.val.images.clone()
+    changed[-1, 0, 3, 3] += 1
+    with pytest.raises(ValueError, match="holds an evaluation with split_digest"):
+        run(replace(data, val=MemorySplit(changed, data.val.labels)))
+    with pytest.raises(ValueError, match=r"image_size \[8, 8\] instead of \[16, 16\]"):
+        run(load_data("digits", size=16))
+
+
+def test_files_that_changed_are_another_split(tmp_path):
+    for name in "ab":
+        Image.new("RGB", (8, 8), "red").save(tmp_path / f"{name}.png")
+    paths = [tmp_path / "a.png", tmp_path / "b.png"]
+    split = FolderSplit(paths, torch.tensor([0, 1]), 8)
+    before = split.digest()
+    assert before == FolderSplit(paths, torch.tensor([0, 1]), 8).digest()
+    assert before != FolderSplit(paths, torch.tensor([1, 1]), 8).digest()
+    os.utime(paths[1], ns=(1, 1))
+    assert before != split.digest()
+
+
+def test_a_compiled_coda_net_is_a_coda_net(digits, tmp_path):
+    model = codanet.load(digits)
+    found = []
+    for number, each in enumerate((model, torch.compile(model, backend="eager"))):
+        output, measured = tmp_path / str(number), ["removal", "completeness"]
+        found.append(evaluate({"net": each}, "digits", ["contributions"], measured, output, images=10, quiet=True))
+    assert numbers(found[0]) == numbers(found[1])
+    images, labels, _ = Pictures(load_data("digits").val).read(range(4))
+    compiled = removal(torch.compile(model, backend="eager"), images, labels, contributions)
+    close = removal(model, images, labels, contributions).values
+    torch.testing.assert_close(compiled.values, close, rtol=1e-5, atol=1e-6)
+
+
+def test_completeness_in_image_space_is_relative_to_black(digits, tmp_path):
+    methods = ["intgrad:steps=60", "intgrad:steps=60:space=image"]
+    results = evaluate([str(digits)], "digits", methods, ["completeness"], tmp_path / "out", images=10, quiet=True)
+    assert all(scores.mean < 1e-3 for scores in results.scores.values())
+
+
+def test_a_chunk_of_damaged_files_stops_nothing(digits, tmp_path, monkeypatch):
+    monkeypatch.setattr(measurement, "PREDICTIONS", 4)
+    monkeypatch.setattr(predictions, "IMAGES_AT_ONCE", 2)
+    data, paths = load_data("digits"), []
+    for number in range(10):
+        paths.append(tmp_path / f"{number}.png")
+        Image.fromarray(data.val.images[number, 0].numpy()).save(paths[-1])
+    for path in paths[4:8]:
+        path.write_bytes(path.read_bytes()[:20])
+
+    def run(chosen, output):
+        split = FolderSplit(chosen, data.val.labels[: len(chosen)], 8, channels=1)
+        return evaluate([str(digits)], replace(data, val=split), ["grad"], ["accuracy"], output, quiet=True)
+
+    with pytest.warns(UserWarning, match="left out"):
+        results = run(paths, tmp_path / "out")
+    (row,) = results.rows
+    assert row.n == 6
+    assert "4 of 10 images cannot be read" in " ".join(results.remarks)
+    with pytest.warns(UserWarning, match="left out"), pytest.raises(ValueError, match="can be read"):
+        run(paths[4:8] * 2, tmp_path / "none")
+
+
+def test_a_header_may_say_anything_of_its_training(digits, tmp_path):
+    for number, settings in enumerate((None, [], {"image_size": [3]}, {"image_size": -1})):
+        path = codanet.save(codanet.load(digits), tmp_path / f"{number}.safetensors", {"settings": settings})
+        evaluate([str(path)], "digits", ["grad"], ["accuracy"], tmp_path / str(number), quiet=True)
 
 
 def test_command_line(digits, tmp_path, monkeypatch, capsys):

@@ -72,6 +72,17 @@ def test_faithfulness_of_a_coda_net_repeats_and_leaves_the_caller_alone(method):
     np.testing.assert_array_equal(quantus_scores(metric, model, images, method=method, seed=1), scores)
 
 
+def test_image_space_is_refused_where_encoded_pixels_are_removed():
+    with pytest.raises(ValueError, match="leave it out"):
+        quantus_scores(
+            quantus.Sparseness(disable_warnings=True),
+            coda(),
+            torch.rand(1, 3, SIZE, SIZE),
+            0,
+            Occlusion(3, 3, space="image"),
+        )
+
+
 def test_bad_input_is_answered_in_words(monkeypatch):
     model, images = coda(), torch.rand(2, 3, SIZE, SIZE)
     metric = quantus.Sparseness(disable_warnings=True)

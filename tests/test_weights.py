@@ -182,3 +182,15 @@ def test_import_refuses_tensors_that_do_not_fit_each_other(key, rows):
     name = f"network.1.weighting_f.{key}"
     with pytest.raises(ValueError, match="do not fit each other"):
         codanet.import_state_dict({**state, name: state[name][:-rows]})
+
+
+def test_provenance_that_is_no_json_is_told(tmp_path):
+    with pytest.raises(ValueError, match="provenance cannot be written as JSON"):
+        codanet.save(codanet.create_model("nano_coda"), tmp_path / "model.safetensors", {"by": object()})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("size", [(-3, 0), 0, (8,), (8.0, 8), "88"])
+def test_impossible_image_sizes_are_refused(size):
+    with pytest.raises(ValueError, match="image_size is"):
+        codanet.CoDANet([codanet.network.Layer(2, 1)], image_size=size)

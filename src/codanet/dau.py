@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -70,9 +71,14 @@ class _DAU(nn.Module):
         if torch.is_grad_enabled() or patches.dtype != self.A.dtype:
             held = None
         elif held is None or not held.is_of(self.B, self.A):
-            held = prepare(self.B, self.A, patches.dtype, self._rescaling.order, None)
+            matrix, factor = prepare(self.B, self.A, patches.dtype, self._rescaling.order, None)
+            held = Prepared(matrix, replace(factor, gram=None))  # which only derivatives need
         self._prepared = held
         return held
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        self._prepared = None  # the parameters move
+        return super()._apply(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_prepared": None}  # a copy makes its own

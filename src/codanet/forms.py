@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from torch.nn import Parameter
 
 # What one block of products may take: a quarter of the last-level cache, where the system tells its size.
 _CACHE_NAMES = ("SC_LEVEL4_CACHE_SIZE", "SC_LEVEL3_CACHE_SIZE", "SC_LEVEL2_CACHE_SIZE")
@@ -53,7 +54,8 @@ class Workspace:
 
     def __init__(self, rows: list[slice], shape: tuple[int, ...], like: Tensor, slot: int = 0):
         self.buffer = None
-        if len(rows) > 0 and like.device.type == "cpu" and not torch.compiler.is_compiling():
+        real = type(like) in (Tensor, Parameter) and type(torch.empty(0)) is Tensor  # fake ones must not stay here
+        if real and len(rows) > 0 and like.device.type == "cpu" and not torch.compiler.is_compiling():
             size = (rows[0].stop - rows[0].start, *shape)
             self.buffer = _buffer(math.prod(size), like.dtype, slot).view(size)
 

@@ -26,6 +26,12 @@ class Layer:
     stride: int = 1
 
 
+def bare(model: nn.Module) -> nn.Module:
+    """The module inside torch.compile's wrapper, which knows what it is."""
+    inner = getattr(model, "_orig_mod", model)
+    return inner if isinstance(inner, nn.Module) else model
+
+
 class CoDANet(nn.Module):
     """Images [N, C, H, W] in [0, 1], or already encoded [N, 2C, H, W], to logits [N, classes].
 
@@ -54,6 +60,12 @@ class CoDANet(nn.Module):
             raise ValueError(f"temperature is {temperature!r}: it must be a positive number, 1000 for example")
         if isinstance(image_size, int):
             image_size = (image_size, image_size)
+        if image_size is not None and not (
+            len(image_size) == 2 and all(isinstance(side, int) and side > 0 for side in image_size)
+        ):
+            raise ValueError(
+                f"image_size is {image_size!r}: it must be the height and width in pixels, or None for any"
+            )
         if not isinstance(image_channels, int) or image_channels < 1:
             raise ValueError(f"image_channels is {image_channels!r}: it must be 1 for grey, 3 for RGB, or more")
         self.architecture = tuple(layers)

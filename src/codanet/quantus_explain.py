@@ -11,10 +11,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from .attribution import Method, Settings, attribute
-from .attribution.task import prepare
+from .attribution import Method, Settings, attribute, settings_of
+from .attribution.task import InputSettings, prepare
 from .attribution.untouched import untouched
 from .explanation import Target
+from .network import CoDANet, bare
 
 FROM_QUANTUS = ("device", "channel_first", "softmax")  # what its metrics add to the keywords; a model knows its own
 
@@ -65,6 +66,9 @@ def quantus_scores(
         raise ValueError("Quantus is not installed: pip install 'codanet[quantus]'") from error
     if not isinstance(metric, quantus.Metric):
         raise ValueError(f"metric is {metric!r}: give a Quantus metric, such as quantus.Sparseness()")
+    model, settings = bare(model), settings_of(method)
+    if isinstance(settings, InputSettings) and settings.space == "image" and isinstance(model, CoDANet):
+        raise ValueError("space is 'image': Quantus removes pixels of the encoded images, so leave it out")
     with untouched(model):
         task = prepare(model, images, targets, seed, batch_size)
         if task.targets.ndim != 1:

@@ -48,8 +48,12 @@ def save(model: CoDANet, path: str | os.PathLike[str], provenance: Mapping[str, 
     }
     tensors = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
     try:
+        words = json.dumps(header)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the provenance cannot be written as JSON ({error}): give text, numbers and lists") from None
+    try:
         with replacing(path) as part:
-            save_file(tensors, part, metadata={HEADER: json.dumps(header)})
+            save_file(tensors, part, metadata={HEADER: words})
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{path} could not be written ({error}): make room or choose another place") from None
     return path

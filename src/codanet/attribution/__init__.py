@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from codanet.data.download import progress_bar
 from codanet.explanation import Target
 from codanet.names import nearest
-from codanet.network import CoDANet
+from codanet.network import CoDANet, bare
 
 from .gradcam import GradCam, has_map
 from .gradients import DeepLift, Grad, InputTimesGradient, IntegratedGradients
@@ -85,7 +85,7 @@ def list_methods(model: nn.Module | None = None) -> list[str]:
     """The methods' names; with a model, those that can work on it as far as its modules tell."""
     names = list(METHODS)
     if model is not None:
-        model = _bare(model)
+        model = bare(model)
         lacking = {"coda": not isinstance(model, CoDANet), "layer": not has_map(model), "": False}
         names = [name for name in names if not lacking[METHODS[name].needs]]
     return names
@@ -134,7 +134,7 @@ def attribute(
         raise ValueError(f"seed is {seed!r}: it must be a whole number, 0 or more")
     if batch_size is not None and (not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1):
         raise ValueError(f"batch_size is {batch_size!r}: it must be a whole number, 1 or more, or None")
-    model = _bare(model)
+    model = bare(model)
     settings.check(model)
     title, number = type(settings).__name__, len(images) if isinstance(images, Tensor) and images.ndim else 0
     with untouched(model), progress_bar(title, number, shown=progress, unit="images") as advance:
@@ -148,9 +148,3 @@ def attribute(
             f"{title} gives values that are not finite for {broken} of {len(maps)} images: the model overflows on them"
         )
     return maps.to(task.inputs.dtype)
-
-
-def _bare(model: nn.Module) -> nn.Module:
-    """The module inside torch.compile's wrapper, whose hooks are its own."""
-    inner = getattr(model, "_orig_mod", model)
-    return inner if isinstance(inner, nn.Module) else model

@@ -34,19 +34,22 @@ class Rise(InputSettings):
 
     def maps(self, task: Task) -> Tensor:
         inputs, generator = task.inputs, task.generator()
-        grids = (torch.rand(self.masks, self.cells, self.cells, generator=generator) < self.probability).to(inputs)
+        wide = torch.promote_types(inputs.dtype, torch.float32)  # thousands of masks are added up
+        grids = torch.rand(self.masks, self.cells, self.cells, generator=generator) < self.probability
+        grids = grids.to(inputs.device, wide)
         sides = []
         for size in task.size:
             shifts = torch.randint(ceil(size / self.cells), (self.masks,), generator=generator)
-            sides.append((self._enlargement(size).to(inputs), shifts.to(inputs.device)))
+            sides.append((self._enlargement(size).to(grids), shifts.to(inputs.device)))
         (down, top), (across, left) = sides  # [shifts, H, cells], [M]; [shifts, W, cells], [M]
         targets = task.targets.view(len(inputs), -1)  # [N, K]
-        total = inputs.new_zeros(*targets.shape, *task.size)
+        total = grids.new_zeros(*targets.shape, *task.size)
         for some, images in task.blocks(self.masks):
             masks = torch.einsum("mhi,mij,mwj->mhw", down[top[some]], grids[some], across[left[some]])
             given = inputs[images]
-            hidden = torch.lerp(task.baseline[:, None], given[:, None], masks[None, :, None])  # [n, m, C, H, W]
-            probabilities = task.probabilities(hidden.flatten(0, 1)).view(len(given), len(masks), -1)
+            shown = masks[None, :, None].to(inputs.dtype)
+            hidden = torch.lerp(task.baseline[:, None], given[:, None], shown)  # [n, m, C, H, W]
+            probabilities = task.probabilities(hidden.flatten(0, 1)).to(wide).view(len(given), len(masks), -1)
             weights = probabilities.gather(2, targets[images, None].expand(-1, len(masks), -1))  # [n, m, K]
             total[images] += torch.einsum("nmk,mhw->nkhw", weights, masks)
         return (total / (self.masks * self.probability)).view(*task.targets.shape, *task.size)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from codanet.explanation import Target, resolve_targets
-from codanet.network import CoDANet
+from codanet.network import CoDANet, bare
 
 FORWARD_PIXELS = 1 << 17  # of (perturbed) images that go through a model at a time: 128 images of 32x32
 GRADIENT_PIXELS = 1 << 14  # the same where a gradient keeps every activation: 16 images of 32x32
@@ -128,7 +128,7 @@ def prepare(
     inputs = _checked_images(model, images)
     if isinstance(model, CoDANet):
         inputs = model.encode(inputs)
-        inputs = inputs[:, : model.image_channels] if space == "image" else inputs
+        inputs = _decoded(inputs) if space == "image" else inputs
     task = Task(model, inputs, torch.empty(0), baseline(model, inputs), seed, batch_size, advance)
     logits = _first_logits(task, len(inputs) if target is None else 1)
     names = getattr(model, "class_names", None)
@@ -145,13 +145,24 @@ def baseline(model: nn.Module, inputs: Tensor) -> Tensor:
     `mean` and `std` of its normalisation, itself or in a direct child, sees zero where an image has the mean colour.
     For any other model nothing is known, and 0 is taken.
     """
-    channels = inputs.shape[1]
+    channels, model = inputs.shape[1], bare(model)
     if not isinstance(model, CoDANet):
         for module in (model, *model.children()):
             mean, std = getattr(module, "mean", None), getattr(module, "std", None)
             if isinstance(mean, Tensor) and isinstance(std, Tensor) and mean.numel() == std.numel() == channels:
                 return mean.detach().to(inputs).reshape(1, channels, 1, 1)
     return inputs.new_zeros(1, channels, 1, 1)
+
+
+def _decoded(inputs: Tensor) -> Tensor:
+    """x of [x, 1-x]."""
+    image, inverse = inputs.chunk(2, 1)
+    if (image + inverse - 1).abs().max() > 0.02:  # more than any precision rounds
+        raise ValueError(
+            "images are encoded, but not as [x, 1-x], like those with pixels removed: such have no colours, so take "
+            'space="encoded"'
+        )
+    return image
 
 
 def _checked_images(model: nn.Module, images: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,9 +24,21 @@ HOOKS = (
 LEFT_BY_CAPTUM = ("input", "output")  # DeepLift keeps them on activations, and forgets them if a pass fails
 
 
+_one_at_a_time = threading.RLock()  # hooks and modes belong to the model, the random numbers to all of Python
+
+
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode, gradients possible, no module working in place; and everything restored after."""
+    """The model in evaluation mode, gradients possible, no module working in place; and everything restored after.
+
+    Another thread waits until it is.
+    """
+    with _one_at_a_time, _restored(model):
+        yield
+
+
+@contextmanager
+def _restored(model: nn.Module) -> Iterator[None]:
     modules = list(model.modules())
     training = [module.training for module in modules]
     in_place = [module for module in modules if getattr(module, "inplace", False) is True]

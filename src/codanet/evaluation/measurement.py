@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from ..data import ImageData
@@ -27,10 +28,11 @@ from ..metrics import (
     sanity,
     usual_number,
 )
-from ..metrics.classifier import maps_of
+from ..metrics.classifier import maps_of, network_input
 from ..names import duration
+from ..network import CoDANet
 from .figures import keep_sanity_maps
-from .methods import Timed, fits
+from .methods import Registered, Timed, fits
 from .records import Key, Record, Records
 from .results import method_title
 
@@ -121,6 +123,8 @@ class Measurement:
             scores = predict(self.models[label], pictures, start, stop).scores()
             self.records.add([Record(label, "", start, scores, elapsed=time.perf_counter() - began)])
         unreadable = len(pictures) - len(self.records.scores(key))
+        if unreadable == len(pictures):
+            raise ValueError(f"none of the {unreadable} images can be read: check the data")
         if unreadable:
             self.remark(f"{unreadable} of {len(pictures)} images cannot be read and are left out.")
         return key
@@ -169,14 +173,21 @@ class Measurement:
             for key in keys:
                 if not self.records.has(key, start):
                     began = time.perf_counter()
-                    scores = self._score(key[2], label, images, labels, maps, indices)
+                    scores = self._score(key[2], label, method, images, labels, maps, indices)
                     elapsed = time.perf_counter() - began + (0 if found else timed.seconds)
                     found.append(Record(label, name, start, scores, timed.seconds, timed.maps, elapsed))
             self.records.add(found)
         return keys
 
     def _score(
-        self, metric: str, label: str, images: Tensor, labels: Tensor, maps: Tensor, indices: list[int]
+        self,
+        metric: str,
+        label: str,
+        method: Attribute,
+        images: Tensor,
+        labels: Tensor,
+        maps: Tensor,
+        indices: list[int],
     ) -> Scores:
         model, seed, points = self.models[label], self.plan.seed, self.plan.points
         if metric == "removal-least":
@@ -189,7 +200,9 @@ class Measurement:
             return deletion(model, images, labels, maps, seed=seed)
         if metric == "box":
             return box_share(model, images, labels, maps, self.pictures[label].boxes(indices))
-        return completeness(model, images, labels, maps)
+        black = isinstance(model, CoDANet) and isinstance(method, Registered) and method.in_image_space
+        empty = network_input(model, torch.zeros_like(images[:1])) if black else None
+        return completeness(model, images, labels, maps, empty=empty)
 
     def _sanity(self, label: str, name: str, method: Attribute) -> Key:
         key, few = (label, name, "sanity"), self.samples[: METRICS["sanity"].n]

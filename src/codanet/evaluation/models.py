@@ -76,14 +76,17 @@ def model_digest(model: nn.Module) -> str:
 
 def image_side(models: dict[str, nn.Module]) -> int | None:
     """The size at which the CoDA-Nets' training read its images, None for the data set's own."""
-    sides = {
-        model.provenance.get("settings", {}).get("image_size")
-        for model in models.values()
-        if isinstance(model, CoDANet)
-    }
+    sides = {_trained_at(model) for model in models.values() if isinstance(model, CoDANet)}
     if len(sides) > 1:
         raise ValueError(f"the models were trained at sizes {sorted(map(str, sides))}: evaluate them one at a time")
     return sides.pop() if sides else None
+
+
+def _trained_at(model: CoDANet) -> int | None:
+    """What the header of a file says, which may be anything."""
+    settings = model.provenance.get("settings")
+    side = settings.get("image_size") if isinstance(settings, dict) else None
+    return side if isinstance(side, int) and side > 0 else None
 
 
 def fitting(label: str, model: nn.Module, data: ImageData, train: bool) -> Pictures:

@@ -15,6 +15,7 @@ from ..data import ImageData, load_data
 from ..metrics import METRICS, choose_metrics
 from ..metrics.removal import POINTS
 from ..names import nearest
+from ..network import bare
 from .figures import draw
 from .measurement import ON_IMAGES, Measurement, Plan
 from .methods import Methods, choose_methods
@@ -69,6 +70,7 @@ def evaluate(
     plan = Plan(chosen, named, SPLITS[split], grids, grid_size, images, points, seed)
     published = None if reference is None else Published.read(reference)
     given, files = (dict(models), {}) if isinstance(models, Mapping) else load_models(models)
+    given = {label: bare(model) for label, model in given.items()}
     if not isinstance(data, ImageData):
         data = load_data(data, root=root, size=image_size or image_side(given), source=source)
     pictures = {label: fitting(label, model, data, plan.train) for label, model in given.items()}
@@ -114,6 +116,8 @@ def settings_of_records(plan: Plan, data: ImageData, models: Mapping[str, nn.Mod
         "data": data.name,
         "checksum": data.checksum,
         "split": "train" if plan.train else "val",
+        "split_digest": (data.train if plan.train else data.val).digest(),
+        "image_size": list(data.image_size),
         "seed": plan.seed,
         "grids": plan.grids,
         "grid_size": plan.grid_size,

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from ..network import CoDANet
+from ..network import CoDANet, bare
 
 # (model, images [N, C, H, W] in [0, 1], targets [N]) to maps [N, H, W]
 Attribute = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -20,6 +20,7 @@ class Contributions:
     several_targets = True
 
     def __call__(self, model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+        model = bare(model)
         if not isinstance(model, CoDANet):
             raise ValueError(
                 f"a {type(model).__name__} has no contributions of its own: only CoDA-Nets have, so choose another "
@@ -67,12 +68,12 @@ def logits_of(model: nn.Module, inputs: Tensor, batch_size: int | None = None) -
 
 def probabilities(model: nn.Module, logits: Tensor) -> Tensor:
     """A CoDA-Net's classes are one-vs-all, each with a sigmoid; other classifiers have a softmax."""
-    return logits.sigmoid() if isinstance(model, CoDANet) else logits.softmax(1)
+    return logits.sigmoid() if isinstance(bare(model), CoDANet) else logits.softmax(1)
 
 
 def network_input(model: nn.Module, images: Tensor) -> Tensor:
     """What pixels are removed from: a CoDA-Net's six encoded channels, other models' images."""
-    images = like(model, images)
+    images, model = like(model, images), bare(model)
     return model.encode(images) if isinstance(model, CoDANet) else images
 
 

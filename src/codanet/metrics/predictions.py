@@ -38,7 +38,10 @@ def predict(
     batch_size: int | None = None,
     done: Callable[[int], None] | None = None,
 ) -> Predictions:
-    """Of images start to stop of a split, streamed; `done` hears how many have been read."""
+    """Of images start to stop of a split, streamed; `done` hears how many have been read.
+
+    Of a part there may be none that can be read, of a whole split not.
+    """
     stop = len(pictures) if stop is None else min(stop, len(pictures))
     parts = []
     for first in range(start, stop, IMAGES_AT_ONCE):
@@ -51,8 +54,11 @@ def predict(
             parts.append((torch.tensor(kept), labels, logits.argmax(1), sure))
         if done:
             done(len(wanted))
+    if not parts and (start, stop) == (0, len(pictures)):
+        raise ValueError(f"none of the {len(pictures)} images can be read: check the data")
     if not parts:
-        raise ValueError(f"none of the images {start} to {stop} of {len(pictures)} can be read: check the data")
+        number = torch.empty(0, dtype=torch.long)
+        return Predictions(number, number, number, torch.empty(0, dtype=torch.float64))
     return Predictions(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
