@@ -20,8 +20,8 @@ def main(arguments: list[str]) -> int:
 
     parser = ArgumentParser(
         prog="codanet train",
-        description="Train a CoDA-Net. Started again, a stopped run goes on where it stopped. A setting that is not "
-        "given is the recipe's; the defaults below are for what a recipe leaves out.",
+        description="Train a CoDA-Net. Started again, a stopped run goes on where it stopped.\n"
+        "A setting that is not given is the recipe's; the defaults below are for what a recipe leaves out.",
         epilog=f"examples:\n{EXAMPLES}",
         formatter_class=help_with_examples(),
         exit_on_error=False,
