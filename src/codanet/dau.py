@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .alignment import Alignment, Prepared, prepare
-from .forms import Transpose
+from .forms import Transpose, has_numbers
 from .patches import fold, output_size, unfold
 from .rescale import rescaling
 
@@ -64,8 +64,7 @@ class _DAU(nn.Module):
 
     def _prepare(self, patches: Tensor) -> Prepared | None:
         """What is made of the parameters alone, kept while they stay the same and are not trained."""
-        traced = torch.compiler.is_compiling() or type(patches) is not Tensor
-        if traced or patches.device.type != "cpu":
+        if not has_numbers(patches):
             return None
         held = self._prepared
         if torch.is_grad_enabled() or patches.dtype != self.A.dtype:

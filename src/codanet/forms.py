@@ -46,6 +46,13 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
+def has_numbers(like: Tensor) -> bool:
+    """Whether what is made of a tensor may be kept: on a CPU, while nothing is traced, compiled or made up (fake)."""
+    if torch.compiler.is_compiling() or like.device.type != "cpu":
+        return False
+    return type(like) in (Tensor, Parameter) and type(torch.empty(0)) is Tensor
+
+
 class Workspace:
     """A buffer used again by every block of every layer: fresh large ones cost more than the arithmetic done in them.
 
@@ -54,8 +61,7 @@ class Workspace:
 
     def __init__(self, rows: list[slice], shape: tuple[int, ...], like: Tensor, slot: int = 0):
         self.buffer = None
-        real = type(like) in (Tensor, Parameter) and type(torch.empty(0)) is Tensor  # fake ones must not stay here
-        if real and len(rows) > 0 and like.device.type == "cpu" and not torch.compiler.is_compiling():
+        if len(rows) > 0 and has_numbers(like):
             size = (rows[0].stop - rows[0].start, *shape)
             self.buffer = _buffer(math.prod(size), like.dtype, slot).view(size)
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from .attribution import Method, Settings, attribute, settings_of
-from .attribution.task import InputSettings, prepare
+from .attribution.task import prepare, space_of
 from .attribution.untouched import untouched
 from .explanation import Target
 from .network import CoDANet, bare
@@ -66,8 +66,8 @@ def quantus_scores(
         raise ValueError("Quantus is not installed: pip install 'codanet[quantus]'") from error
     if not isinstance(metric, quantus.Metric):
         raise ValueError(f"metric is {metric!r}: give a Quantus metric, such as quantus.Sparseness()")
-    model, settings = bare(model), settings_of(method)
-    if isinstance(settings, InputSettings) and settings.space == "image" and isinstance(model, CoDANet):
+    model = bare(model)
+    if isinstance(model, CoDANet) and space_of(settings_of(method)) == "image":
         raise ValueError("space is 'image': Quantus removes pixels of the encoded images, so leave it out")
     with untouched(model):
         task = prepare(model, images, targets, seed, batch_size)

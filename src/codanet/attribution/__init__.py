@@ -28,7 +28,7 @@ from .lime import Lime
 from .occlusion import Occlusion
 from .plain import Contributions, Random
 from .rise import Rise
-from .task import InputSettings, Settings, prepare
+from .task import Settings, prepare, space_of
 from .untouched import untouched
 
 __all__ = [
@@ -138,8 +138,7 @@ def attribute(
     settings.check(model)
     title, number = type(settings).__name__, len(images) if isinstance(images, Tensor) and images.ndim else 0
     with untouched(model), progress_bar(title, number, shown=progress, unit="images") as advance:
-        space = settings.space if isinstance(settings, InputSettings) else "encoded"
-        task = prepare(model, images, target, seed, batch_size, advance, space)
+        task = prepare(model, images, target, seed, batch_size, advance, space_of(settings))
         alone = task.targets.ndim == 2 and not settings.several_targets
         maps = settings.maps(task.spread() if alone else task).detach().view(*task.targets.shape, *task.size)
     broken = int((~maps.isfinite()).flatten(1).any(1).sum())

@@ -115,6 +115,11 @@ class InputSettings(Settings):
             raise ValueError(f"space is {self.space!r}: choose encoded or image")
 
 
+def space_of(settings: Settings) -> str:
+    """Where a method works on a CoDA-Net."""
+    return settings.space if isinstance(settings, InputSettings) else "encoded"
+
+
 def prepare(
     model: nn.Module,
     images: Tensor,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ..attribution.task import space_of
 from ..data import ImageData
 from ..data.download import note, progress_bar
 from ..metrics import (
@@ -200,7 +201,7 @@ class Measurement:
             return deletion(model, images, labels, maps, seed=seed)
         if metric == "box":
             return box_share(model, images, labels, maps, self.pictures[label].boxes(indices))
-        black = isinstance(model, CoDANet) and isinstance(method, Registered) and method.in_image_space
+        black = isinstance(model, CoDANet) and isinstance(method, Registered) and space_of(method.settings) == "image"
         empty = network_input(model, torch.zeros_like(images[:1])) if black else None
         return completeness(model, images, labels, maps, empty=empty)
 

@@ -9,7 +9,6 @@ import yaml
 from torch import Tensor, nn
 
 from ..attribution import METHODS, Settings, attribute, list_methods, settings_of
-from ..attribution.task import InputSettings
 from ..metrics import Attribute
 
 Methods = Mapping[str, Attribute] | Sequence[str]
@@ -50,10 +49,6 @@ class Registered:
 
     def __init__(self, settings: Settings, seed: int):
         self.settings, self.seed = settings, seed
-
-    @property
-    def in_image_space(self) -> bool:
-        return isinstance(self.settings, InputSettings) and self.settings.space == "image"
 
     def __call__(self, model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
         try:

@@ -79,7 +79,8 @@ def evaluate(
         raise ValueError(f"these images of {data.name} have no boxes: leave out box, or use Tiny-ImageNet's val")
     usual = METRICS["removal-least"].n or len(some)
     samples = some.sample(images, usual, seed) if {*ON_IMAGES, "sanity"} & {*named} else []
-    records = Records(Path(output), settings_of_records(plan, data, given))
+    settings = settings_of_records(plan, data, given)
+    records = Records(Path(output), settings)
     measurement = Measurement(plan, data, given, pictures, samples, records, quiet)
     if samples and images is None and len(samples) < usual:
         measurement.remark(f"{len(samples)} images are measured instead of {usual}: there are no more.")
@@ -94,7 +95,7 @@ def evaluate(
         "versions": {"codanet": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "models": {label: {**files.get(label, {}), "digest": model_digest(model)} for label, model in given.items()},
         "data": {"name": data.name, "checksum": data.checksum, "images": len(some)},
-        "settings": settings_of_records(plan, data, {}),
+        "settings": {**settings, "models": {}},
         "methods": list(chosen),
         "metrics": list(named),
     }
