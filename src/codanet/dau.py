@@ -1,41 +1,75 @@
-"""Dynamic Alignment Units (sec. 3.1): DAU(x) = w(x)ᵀx with w(x) = g(A B x + b), in layers that share B."""
+"""Dynamic Alignment Units (sec. 3.1): DAU(p) = w(p)ᵀp with w(p) = g(A B p + b), in layers whose units share B.
+
+Algorithm 1 of the paper makes the weights w(p): n·d numbers at every patch p, for n units and d = C·k² inputs. They are
+never needed. With Â_j = [A_j, b_j], which has R = r + 1 columns, and z = [B p, 1], the unscaled weight of unit j is
+u_j = Â_j z, and
+
+    u_jᵀp = Σ_r z_r (Â_rjᵀp)                      one convolution with the R·n filters Â, and a short sum
+    ‖u_j‖ = ‖L_jᵀz‖  with  L_j L_jᵀ = Â_jᵀÂ_j     L is of the parameters alone: one small matrix product
+    Σ_j t_j w_j = Σ_rj (z_r t_j scale_j) Â_rj      rows t pulled back through the layer: the transposed convolution
+
+with w_j = scale_j u_j. All of it is plain PyTorch, so autograd, torch.func, torch.compile and torch.export follow.
+"""
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import conv2d, conv_transpose2d
+from torch.utils.checkpoint import checkpoint
 
-from .alignment import Alignment, Prepared, prepare
-from .forms import Transpose, has_numbers
-from .patches import fold, output_size, unfold
-from .rescale import rescaling
+from .rescale import Rescaling, rescaling
 
 Rescale = str | Callable[[Tensor], Tensor]
-WEIGHT_NUMBERS = 2 << 20  # floats of weights w(x) made at a time where several rows are pulled back through them
+
+
+class NormFactor(NamedTuple):
+    """What gives the norms ‖u_j‖ = s_j ‖F_jᵀz‖ of a layer: a function of its parameters alone."""
+
+    matrix: Tensor  # F [R, m, n]: Cholesky factors L / s (m = R), or for the 1-norm Â / s itself (m = d)
+    size: Tensor  # s [n], taken out so that squares neither overflow nor vanish
 
 
 class DynamicWeights(NamedTuple):
-    """The linear map a layer made of one input, factored: w_j = scale_j Σ_r z_r Â_rj at every patch."""
+    """The linear map a layer made of one input, factored: w_j = scale_j Σ_r z_r Â_rj at every position."""
 
-    z: Tensor  # [P, R]
-    scale: Tensor  # [P, n]
-    shape: torch.Size  # of the layer's input
-    output_shape: torch.Size
+    z: Tensor  # [N, H', W', R]
+    scale: Tensor  # [N, H', W', n]
+    shape: torch.Size  # of the layer's input, [N, C, H, W]
+
+
+def norm_factor(A: Tensor, order: int = 2) -> NormFactor:
+    """For Â [R, n, d]; in float64, where there is one, since a Gram matrix squares what is nearly dependent in Â."""
+    wide = A if A.device.type == "mps" else A.double()
+    narrow = torch.promote_types(A.dtype, torch.float32)
+    largest = wide.detach().abs().amax((0, 2))
+    size = torch.where(largest > 0, largest, 1.0)  # s [n]
+    columns = wide.transpose(0, 1) / size[:, None, None]  # [n, R, d]
+    if order == 1:
+        return NormFactor(columns.permute(1, 2, 0).to(narrow), size.to(narrow))
+    gram = columns @ columns.transpose(1, 2)  # [n, R, R]
+    diagonal = gram.detach().diagonal(dim1=1, dim2=2)
+    # rows that are dependent or zero leave Cholesky nothing to divide by: a shift below what narrow numbers resolve
+    shift = 4 * len(A) * torch.finfo(wide.dtype).eps * torch.where(diagonal > 0, diagonal, 1.0)
+    factor, _ = torch.linalg.cholesky_ex(gram + torch.diag_embed(shift))
+    factor = factor * (largest > 0)[:, None, None]
+    return NormFactor(factor.permute(1, 2, 0).to(narrow), size.to(narrow))
 
 
 class _DAU(nn.Module):
-    _prepared: Prepared | None = None  # of the parameters as they were when last used without gradients
+    """The parameters A, b and B of a layer, and what it computes of images [N, C, H, W]."""
 
-    def __init__(self, size: int, units: int, rank: int, rescale: Rescale, bias: bool, recompute: bool):
+    def __init__(self, channels: int, kernel: int, units: int, rank: int, rescale: Rescale, bias: bool, recompute: bool):
         super().__init__()
-        self.rank, self.rescale, self.recompute = rank, rescale, recompute
-        self.has_bias = bias
-        self._rescaling = rescaling(rescale)
+        self.rank, self.rescale, self.recompute, self.has_bias = rank, rescale, recompute, bias
+        self._rescaling: Rescaling = rescaling(rescale)
+        self._filter = (kernel, kernel, channels)  # the order of the d numbers of a patch
+        self._kept: tuple[Tensor, NormFactor] | None = None
+        size = channels * kernel**2
         self.B = nn.Parameter(torch.empty(rank, size))
-        self.A = nn.Parameter(torch.empty(rank + bias, units, size))  # the last row is the bias b
+        self.A = nn.Parameter(torch.empty(rank + bias, units, size))  # Â: the last row is the bias b
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -48,83 +82,102 @@ class _DAU(nn.Module):
         """b [units, d], a view of the last row of A."""
         return self.A[-1] if self.has_bias else None
 
-    def _align(self, patches: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The units' outputs [P, n], and the factors z [P, R] and scale [P, n] of their weights."""
-        device = patches.device.type
-        autocast = torch.is_autocast_enabled(device)
-        patches = patches.to(torch.get_autocast_dtype(device) if autocast else self.A.dtype)
-        keep = torch.is_grad_enabled() and not self.recompute
-        with torch.autocast(device, enabled=False):  # products in low precision, norms never
-            prepared = self._prepare(patches)
-            out, z, scale, unit = Alignment.apply(patches, self.B, self.A, self._rescaling, keep, prepared)
-            if self._rescaling.slope is None:  # the scale is still to be made, of norms
-                scale = self._rescaling.scale(scale, unit)
-                out = (out * scale).to(patches.dtype)
-            return out, z, scale
+    def norm_factor(self) -> NormFactor:
+        """Made anew wherever gradients or a compiler need it; otherwise kept while A stays the same, number by number."""
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or not _has_numbers(self.A):
+            return norm_factor(self.A, self._rescaling.order)
+        if self._kept is None or not _same(self._kept[0], self.A):
+            self._kept = (self.A.detach().clone(), norm_factor(self.A, self._rescaling.order))
+        return self._kept[1]
 
-    def _prepare(self, patches: Tensor) -> Prepared | None:
-        """What is made of the parameters alone, kept while they stay the same and are not trained."""
-        if not has_numbers(patches):
-            return None
-        held = self._prepared
-        if torch.is_grad_enabled() or patches.dtype != self.A.dtype:
-            held = None
-        elif held is None or not held.is_of(self.B, self.A):
-            matrix, factor = prepare(self.B, self.A, patches.dtype, self._rescaling.order, None)
-            held = Prepared(matrix, replace(factor, gram=None))  # which only derivatives need
-        self._prepared = held
-        return held
+    def _align(self, x: Tensor, factor: NormFactor | None, stride: int, padding: int) -> tuple[Tensor, DynamicWeights]:
+        """The outputs [N, n, H', W'] for images x [N, C, H, W], and the weights that made them."""
+        if not x.is_floating_point():
+            raise ValueError(f"input is {x.dtype}: it must be floating point, so convert it with .float()")
+        device = x.device.type
+        low = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.A.dtype
+        # float16 ends at 65504, which sums of aligned numbers pass: it is for keeping weights, not for computing
+        low = torch.float32 if low == torch.float16 else low
+        factor = self.norm_factor() if factor is None else factor
+        with torch.autocast(device, enabled=False):  # products in low precision, norms and sums never
+            if self.recompute and torch.is_grad_enabled():
+                out, z, scale = checkpoint(self._aligned, x.to(low), *factor, stride, padding, use_reentrant=False)
+            else:
+                out, z, scale = self._aligned(x.to(low), *factor, stride, padding)
+        return out.permute(0, 3, 1, 2), DynamicWeights(z, scale, x.shape)
+
+    def _aligned(self, x: Tensor, F: Tensor, size: Tensor, stride: int, padding: int) -> tuple[Tensor, Tensor, Tensor]:
+        R, n, d = self.A.shape
+        filters = torch.cat([self.A.view(R * n, d), self.B]).to(x.dtype)
+        y = conv2d(x, filters.view(-1, *self._filter).permute(0, 3, 1, 2), stride=stride, padding=padding)
+        y = y.permute(0, 2, 3, 1)  # [N, H', W', R·n + r], as it lies in channels-last memory
+        z = y[..., R * n :].to(F.dtype)
+        if self.has_bias:
+            z = torch.cat([z, torch.ones_like(z[..., :1])], -1)
+        unit = z.detach().abs().amax(-1, keepdim=True).clamp(min=2.0**-100)
+        z = z / unit
+        v = (z @ F.flatten(1)).unflatten(-1, F.shape[1:])  # F_jᵀz, [N, H', W', m, n]
+        norm = v.abs().sum(-2) if self._rescaling.order == 1 else v.square().sum(-2)
+        some = norm > 0  # a zero weight stays zero, and has no direction to grow in
+        norm = torch.where(some, norm, 1.0)
+        norm = norm if self._rescaling.order == 1 else norm.sqrt()
+        scale = torch.where(some, self._rescaling.factor(norm, unit * size), 0.0) / size
+        u = (y[..., : R * n].unflatten(-1, (R, n)).to(F.dtype) * z.unsqueeze(-1)).sum(-2)  # u_jᵀp / unit
+        return (scale * u).to(x.dtype), z, scale
+
+    def _pull(self, rows: Tensor, weights: DynamicWeights, stride: int, padding: int) -> Tensor:
+        """Σ_j t_j w_j: rows t [N, K, n, H', W'] of a linear map behind this layer, pulled back before it."""
+        z, scale, shape = weights
+        N, K = rows.shape[:2]
+        with torch.autocast(rows.device.type, enabled=False):
+            t = rows.movedim(2, -1).to(scale.dtype) * scale.unsqueeze(1)  # [N, K, H', W', n]
+            t = t.unsqueeze(-2) * z[:, None, ..., None]  # z_r t_j scale_j, [N, K, H', W', R, n]
+            t = t.flatten(-2).flatten(0, 1).permute(0, 3, 1, 2)
+            filters = self.A.flatten(0, 1).view(-1, *self._filter).permute(0, 3, 1, 2).to(t.dtype)
+            kernel = self._filter[0]
+            # a stride may leave rows and columns at the end that no patch reached
+            rest = [shape[i] - (t.shape[i] - 1) * stride + 2 * padding - kernel for i in (2, 3)]
+            pulled = conv_transpose2d(t, filters, stride=stride, padding=padding, output_padding=rest)
+        return pulled.unflatten(0, (N, K))
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        self._prepared = None  # the parameters move
+        self._kept = None  # the parameters move
         return super()._apply(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_prepared": None}  # a copy makes its own
-
-    def _pull(self, rows: Tensor, z: Tensor, scale: Tensor) -> Tensor:
-        """Σ_j t_j w_j: rows t [P, K, n] of a linear map behind this layer, pulled back before it, [P, K, d]."""
-        with torch.autocast(rows.device.type, enabled=False):
-            return self._pulled(rows.to(scale.dtype) * scale.unsqueeze(1), z, self.A.to(scale.dtype))
-
-    @staticmethod
-    def _pulled(factors: Tensor, z: Tensor, weight: Tensor) -> Tensor:
-        if factors.shape[1] == 1 or torch.is_grad_enabled():
-            pulled = [Transpose.apply(factors[:, k].contiguous(), z, weight) for k in range(factors.shape[1])]
-            return _stacked(pulled)
-        # for several rows the weights of a block of patches, made once, cost less than they save
-        rank, units, size = weight.shape
-        out = factors.new_empty(*factors.shape[:2], size)
-        step = max(1, WEIGHT_NUMBERS // (units * size))
-        for start in range(0, len(factors), step):
-            block = slice(start, start + step)
-            weights = (z[block] @ weight.view(rank, -1)).view(-1, units, size)
-            out[block] = torch.bmm(factors[block], weights)
-        return out
+        return {**self.__dict__, "_kept": None}  # a copy makes its own
 
 
-def _stacked(parts: list[Tensor]) -> Tensor:
-    """Along a new second dimension; one alone is not copied."""
-    return parts[0].unsqueeze(1) if len(parts) == 1 else torch.stack(parts, 1)
+def _has_numbers(tensor: Tensor) -> bool:
+    """Not so of the stand-ins that tracing uses, and of what is made while it does."""
+    return tensor.device.type != "meta" and type(tensor) in (Tensor, nn.Parameter) and type(torch.empty(0)) is Tensor
 
 
-def _whole(least: int = 0, **sizes: int) -> None:
+def _same(kept: Tensor, A: Tensor) -> bool:
+    return kept.dtype == A.dtype and kept.device == A.device and torch.equal(kept, A)
+
+
+def _check_sizes(least: int, **sizes: int) -> None:
     for name, value in sizes.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise ValueError(f"{name} is {value!r}: it must be a whole number, {least} or more")
 
 
-def _floating(x: Tensor) -> None:
-    if not x.is_floating_point():
-        raise ValueError(f"input is {x.dtype}: it must be floating point, so convert it with .float()")
-
-
-def _positive(**sizes: int) -> None:
-    _whole(1, **sizes)
-
-
 class DAULinear(_DAU):
-    """n units on vectors [..., d]."""
+    """n units on vectors [..., d].
+
+    Args:
+        in_features: d, the numbers of a vector.
+        out_features: n, the units.
+        rank: r, the rows of B that the units share: the weights lie in a space of that many dimensions, and b.
+        rescale: g as "sq" (‖w‖ < 1), "l2" or "l1" (‖w‖ = 1), or a function α of the norm, w = α(‖u‖) u.
+        bias: Whether there is a b.
+        recompute: Compute again in the backward pass what would otherwise be kept for it.
+
+    Example:
+        >>> DAULinear(64, 10, rank=8)(torch.rand(2, 64)).shape
+        torch.Size([2, 10])
+    """
 
     def __init__(
         self,
@@ -135,33 +188,44 @@ class DAULinear(_DAU):
         bias: bool = True,
         recompute: bool = False,
     ):
-        _positive(in_features=in_features, out_features=out_features, rank=rank)
-        super().__init__(in_features, out_features, rank, rescale, bias, recompute)
+        _check_sizes(1, in_features=in_features, out_features=out_features, rank=rank)
+        super().__init__(in_features, 1, out_features, rank, rescale, bias, recompute)
         self.in_features, self.out_features = in_features, out_features
 
     def forward(self, x: Tensor) -> Tensor:
         return self.align(x)[0]
 
-    def align(self, x: Tensor) -> tuple[Tensor, DynamicWeights]:
+    def align(self, x: Tensor, factor: NormFactor | None = None) -> tuple[Tensor, DynamicWeights]:
         """The output [..., n], and the linear map that made it of x."""
         if x.ndim < 1 or x.shape[-1] != self.in_features:
             raise ValueError(f"input has shape {list(x.shape)}: the last dimension must be {self.in_features}")
-        _floating(x)
-        out, z, scale = self._align(x.reshape(-1, self.in_features))
-        out = out.view(*x.shape[:-1], self.out_features)
-        return out, DynamicWeights(z, scale, x.shape, out.shape)
+        out, weights = self._align(x.reshape(-1, self.in_features, 1, 1), factor, 1, 0)
+        return out.reshape(*x.shape[:-1], self.out_features), weights
 
     def pull(self, rows: Tensor, weights: DynamicWeights) -> Tensor:
         """Rows [*, K, n] over the output, for inputs [*, d], as rows [*, K, d] over the input."""
-        flat = rows.reshape(-1, *rows.shape[-2:])
-        return self._pull(flat, weights.z, weights.scale).view(*rows.shape[:-1], self.in_features)
+        flat = rows.reshape(-1, *rows.shape[-2:], 1, 1)
+        return self._pull(flat, weights, 1, 0).reshape(*rows.shape[:-1], self.in_features)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, rank={self.rank}, rescale={self._rescaling.name}"
 
 
 class DAUConv2d(_DAU):
-    """n units at every position of images [N, C, H, W]: w_j(p)ᵀp for every patch p (the paper's Algorithm 1)."""
+    """n units at every position of images [N, C, H, W]: w_j(p)ᵀp for every patch p.
+
+    Args:
+        in_channels: C.
+        out_channels: n, the units.
+        rank: r, as in `DAULinear`, as are rescale, bias and recompute.
+        kernel_size: k, the side of a patch.
+        stride: Pixels from one patch to the next.
+        padding: Zeros around the image; (k - 1) / 2 if not given.
+
+    Example:
+        >>> DAUConv2d(6, 16, rank=4, kernel_size=3)(torch.rand(2, 6, 32, 32)).shape
+        torch.Size([2, 16, 32, 32])
+    """
 
     def __init__(
         self,
@@ -175,15 +239,18 @@ class DAUConv2d(_DAU):
         bias: bool = True,
         recompute: bool = False,
     ):
-        _positive(in_channels=in_channels, out_channels=out_channels, rank=rank, kernel_size=kernel_size, stride=stride)
+        _check_sizes(
+            1, in_channels=in_channels, out_channels=out_channels, rank=rank, kernel_size=kernel_size, stride=stride
+        )
         padding = (kernel_size - 1) // 2 if padding is None else padding
-        _whole(padding=padding)
-        super().__init__(in_channels * kernel_size**2, out_channels, rank, rescale, bias, recompute)
+        _check_sizes(0, padding=padding)
+        super().__init__(in_channels, kernel_size, out_channels, rank, rescale, bias, recompute)
         self.in_channels, self.out_channels = in_channels, out_channels
         self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
-        sizes = tuple(output_size(size, self.kernel_size, self.stride, self.padding) for size in (height, width))
+        """(H', W') for an input of (H, W)."""
+        sizes = tuple((side + 2 * self.padding - self.kernel_size) // self.stride + 1 for side in (height, width))
         if min(sizes) < 1:
             raise ValueError(
                 f"an input of {height}x{width} is too small for a {self.kernel_size}x{self.kernel_size} kernel "
@@ -194,28 +261,22 @@ class DAUConv2d(_DAU):
     def forward(self, x: Tensor) -> Tensor:
         return self.align(x)[0]
 
-    def align(self, x: Tensor) -> tuple[Tensor, DynamicWeights]:
-        """The output [N, n, H', W'], and the linear map that made it of x."""
+    def align(
+        self, x: Tensor, factor: NormFactor | None = None, padding: int | None = None
+    ) -> tuple[Tensor, DynamicWeights]:
+        """The output [N, n, H', W'], and the linear map that made it of x.
+
+        factor: `norm_factor()`, if it is at hand. padding: another one than the layer's, for a piece cut out of a map.
+        """
         if x.ndim != 4 or x.shape[1] != self.in_channels:
             raise ValueError(f"input has shape {list(x.shape)}: it must be [N, {self.in_channels}, H, W]")
-        _floating(x)
-        height, width = self.output_size(x.shape[2], x.shape[3])
-        patches = unfold(x.permute(0, 2, 3, 1), self.kernel_size, self.stride, self.padding)
-        out, z, scale = self._align(patches)
-        out = out.view(len(x), height, width, self.out_channels).permute(0, 3, 1, 2)
-        return out, DynamicWeights(z, scale, x.shape, out.shape)
+        if padding is None:
+            self.output_size(x.shape[2], x.shape[3])
+        return self._align(x, factor, self.stride, self.padding if padding is None else padding)
 
     def pull(self, rows: Tensor, weights: DynamicWeights) -> Tensor:
         """Rows [N, K, n, H', W'] over the output as rows [N, K, C, H, W] over the input."""
-        number, targets = rows.shape[:2]
-        flat = rows.permute(0, 3, 4, 1, 2).reshape(-1, targets, self.out_channels)
-        pulled = self._pull(flat, weights.z, weights.scale)  # [N·H'·W', K, d]
-        _, channels, height, width = weights.shape
-        images = []
-        for k in range(targets):
-            shape = torch.Size((number, height, width, channels))
-            images.append(fold(pulled[:, k].contiguous(), shape, self.kernel_size, self.stride, self.padding))
-        return _stacked(images).permute(0, 1, 4, 2, 3)
+        return self._pull(rows, weights, self.stride, self.padding)
 
     def extra_repr(self) -> str:
         return (

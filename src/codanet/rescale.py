@@ -1,7 +1,7 @@
-"""Rescalings g(u) = α(‖u‖) u of the unscaled weights (eq. 2), as functions of the norm.
+"""Rescalings g(u) = α(‖u‖) u of the unscaled weights (eq. 2), as factors of the norm.
 
-Each takes the norm divided by a positive `unit`, and that unit, and gives unit · α(unit · norm): the factor of the
-weight divided by the same unit. So the norm's own scale, however large or small, cancels before it can overflow.
+Each takes a norm n > 0 and a size s > 0, which together stand for ‖u‖ = s·n, and gives s·α(s·n): the factor that turns
+u / s into g(u). Kept apart, neither n² nor ‖u‖² can overflow or vanish.
 """
 
 from collections.abc import Callable
@@ -13,53 +13,38 @@ from torch import Tensor
 from .names import nearest
 
 
-def _positive(norm: Tensor) -> Tensor:
-    return torch.where(norm > 0, norm, torch.ones_like(norm))
+def squash(norm: Tensor, size: Tensor) -> Tensor:
+    """SQ: α(‖u‖) = ‖u‖ / (1 + ‖u‖²), so ‖w‖ < 1.   s α(s n) = n / (n² + 1/s²)"""
+    inverse = size.square().reciprocal().clamp(max=torch.finfo(norm.dtype).max / 8)
+    return norm / (norm * norm + inverse)
 
 
-def squash(norm: Tensor, unit: Tensor) -> Tensor:
-    """SQ: α(n) = n / (1 + n²) = 1 / (n + 1/n), so ‖w‖ = n² / (1 + n²) < 1."""
-    least = torch.finfo(norm.dtype).tiny  # so that a zero norm has an infinite 1/n, and a factor of zero
-    return unit.reciprocal().square().clamp(min=least).div(norm).add_(norm).reciprocal_()
-
-
-def normalise(norm: Tensor, unit: Tensor) -> Tensor:
-    """L2 and L1: α(n) = 1 / n, so ‖w‖ = 1; a zero weight stays zero."""
-    return torch.where(norm > 0, 1 / _positive(norm), torch.zeros_like(norm))
-
-
-def squash_slope(norm: Tensor, scale: Tensor) -> Tensor:
-    """With β = ‖w‖ = n² / (1 + n²), so scale = β / norm: d scale / d norm = β (1 - 2β) / norm²."""
-    positive = norm.clamp(min=torch.finfo(norm.dtype).tiny)  # where the norm is zero, so is the scale
-    return torch.addcmul(scale / positive, scale, scale, value=-2)
-
-
-def normalise_slope(norm: Tensor, scale: Tensor) -> Tensor:
-    return -scale.square()
+def normalise(norm: Tensor, size: Tensor) -> Tensor:
+    """L2 and L1: α(‖u‖) = 1 / ‖u‖, so ‖w‖ = 1.   s α(s n) = 1 / n"""
+    return norm.reciprocal()
 
 
 class Rescaling(NamedTuple):
     name: str
     order: int  # of the norm it looks at
-    scale: Callable[[Tensor, Tensor], Tensor]
-    slope: Callable[[Tensor, Tensor], Tensor] | None = None  # d scale / d norm of norm and scale; None: by autograd
+    factor: Callable[[Tensor, Tensor], Tensor]  # s·α(s·n) of n and s
 
 
 RESCALINGS = {
-    "sq": Rescaling("sq", 2, squash, squash_slope),
-    "l2": Rescaling("l2", 2, normalise, normalise_slope),
-    "l1": Rescaling("l1", 1, normalise, normalise_slope),
+    "sq": Rescaling("sq", 2, squash),
+    "l2": Rescaling("l2", 2, normalise),
+    "l1": Rescaling("l1", 1, normalise),
 }
 
 
 class _Function:
-    """A user's α(n); a class, not a closure, so that a model with it can be pickled if α can."""
+    """A user's α; a class, not a closure, so that a model with it can be pickled if α can."""
 
     def __init__(self, alpha: Callable[[Tensor], Tensor]):
         self.alpha = alpha
 
-    def __call__(self, norm: Tensor, unit: Tensor) -> Tensor:
-        return torch.where(norm > 0, unit * self.alpha(_positive(unit * norm)), torch.zeros_like(norm))
+    def __call__(self, norm: Tensor, size: Tensor) -> Tensor:
+        return size * self.alpha(size * norm)
 
 
 def rescaling(rescale: str | Callable[[Tensor], Tensor]) -> Rescaling:

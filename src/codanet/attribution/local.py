@@ -19,7 +19,6 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from codanet.dau import DAUConv2d
 from codanet.network import CoDANet
-from codanet.patches import output_size, unfold
 from codanet.resnet import BasicBlock, ResNet
 
 Layer = Callable[[Tensor, int], Tensor]  # [P, h, w, C] and how much to pad it, to [P, h', w', C']
@@ -94,10 +93,10 @@ class LocalCoDANet:
 
 
 def _dau(unit: DAUConv2d) -> Layer:
+    factor = unit.norm_factor()
+
     def layer(x: Tensor, padding: int) -> Tensor:
-        height, width = (output_size(size, unit.kernel_size, unit.stride, padding) for size in x.shape[1:3])
-        out = unit._align(unfold(x, unit.kernel_size, unit.stride, padding))[0]
-        return out.view(len(x), height, width, unit.out_channels)
+        return unit.align(x.permute(0, 3, 1, 2), factor, padding)[0].permute(0, 2, 3, 1)
 
     return layer
 
