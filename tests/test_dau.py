@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch._subclasses import FakeTensorMode
 
 import codanet.norm
-from algorithm1 import Algorithm1Conv2d
 from codanet import DAUConv2d, DAULinear, forms
+from codanet.benchmarks.algorithm1 import Algorithm1Conv2d
 
 RESCALINGS = ["sq", "l2", "l1", lambda norm: 1 / (1 + norm)]
 # in_channels, out_channels, rank, kernel_size, stride, padding, height, width

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from codanet.cli import COMMANDS, main
-from codanet.settings import FIELDS, list_recipes
+from codanet.training.settings import FIELDS, list_recipes
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
