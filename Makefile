@@ -56,10 +56,11 @@ evaluation: $(INSTALLED) ## The tables of docs/evaluation.md, hours on a CPU, in
 	$(EVALUATE) --data cifar10 --grids 50 --images 1024 --points 17 -o evaluations/image --methods $(OF_IMAGES) \
 	  $(if $(REFERENCE),--reference $(REFERENCE))
 
-lint: $(INSTALLED) ## ruff and mypy
+lint: $(INSTALLED) ## ruff, mypy and the order of the rooms
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(INSTALLED) ## Let ruff put the code in order
 	$(BIN)/ruff check --fix

@@ -15,9 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from algorithm1 import Algorithm1Net
 from codanet import forms
-from codanet.zoo import create_model
+from codanet.benchmarks.algorithm1 import Algorithm1Net
+from codanet.models.zoo import create_model
 from costs import FIRST, METHODS, OURS, Method
 from operations import WIDE, Shape, shapes
 

@@ -15,9 +15,9 @@ import torch
 from codanet import __version__
 from codanet.data import batches, load_data
 from codanet.data.augmentation import augmentation
-from codanet.objective import objective
-from codanet.settings import load_recipe
-from codanet.zoo import create_model
+from codanet.models.zoo import create_model
+from codanet.training.loss import objective
+from codanet.training.settings import load_recipe
 
 
 def main() -> None:

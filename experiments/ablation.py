@@ -18,20 +18,12 @@ from torch import Tensor
 import codanet
 from codanet import CoDANet
 from codanet.data import ImageData
-from codanet.metrics import (
-    Attribute,
-    Pictures,
-    Scores,
-    confident_images,
-    contributions,
-    localisation,
-    make_grids,
-    possible_grids,
-    predict,
-)
+from codanet.data.pictures import Pictures
+from codanet.data.tiling import make_grids, possible_grids
+from codanet.metrics import Attribute, Scores, confident_images, contributions, localisation, predict
 from codanet.plot import colour_scale
-from codanet.settings import Recipe, Settings, changed, load_recipe
 from codanet.training import train
+from codanet.training.settings import Recipe, Settings, changed, load_recipe
 from figure import BLUE, GREY, RED, grey, plain, side_by_side, signed, table
 from result import Outcome, Setting
 

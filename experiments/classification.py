@@ -18,8 +18,8 @@ from torch.nn.functional import cosine_similarity, one_hot
 
 import result
 from codanet import CoDANet, DAULinear
-from codanet.network import LOGIT_BIAS, Layer
-from codanet.objective import classification_loss
+from codanet.models.network import LOGIT_BIAS, Layer
+from codanet.training.loss import classification_loss
 from figure import grey, signed, table
 from result import Outcome, Setting, progress_bar
 

@@ -21,10 +21,11 @@ import codanet
 import result
 from codanet import CoDANet
 from codanet.data import ImageData, batches
-from codanet.metrics import Pictures, Scores, contributions, predict
+from codanet.data.pictures import Pictures
+from codanet.metrics import Scores, contributions, predict
+from codanet.models.resnet import resnet56
 from codanet.plot import colour_scale
-from codanet.resnet import resnet56
-from codanet.settings import Settings
+from codanet.training.settings import Settings
 from figure import BLUE, GREY, RED, grey, plain, side_by_side, signed, table
 from result import Outcome, Setting, progress_bar
 

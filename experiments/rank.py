@@ -15,7 +15,7 @@ from fractions import Fraction
 
 import ablation
 import result
-from codanet.zoo import ARCHITECTURES
+from codanet.models.zoo import ARCHITECTURES
 from result import Outcome, Setting
 
 QUICK, FULL = ("1/8", "1/4", "1"), ("1/8", "1/4", "1/2", "1", "9/2")

@@ -18,7 +18,7 @@ import result
 from ablation import Run, localise
 from codanet.attribution import METHODS, attribute
 from codanet.data import ImageData
-from codanet.metrics import Pictures
+from codanet.data.pictures import Pictures
 from result import Outcome, Setting, progress_bar
 
 # quick and full

@@ -15,9 +15,9 @@ import torch
 from matplotlib.figure import Figure
 
 import codanet
+from codanet._support.download import cache_root
+from codanet._support.progress import progress_bar
 from codanet.data import ImageData, list_data, load_data
-from codanet.data.cache import cache_root
-from codanet.data.download import progress_bar
 from codanet.plot import save
 
 __all__ = ["Outcome", "Setting", "main", "progress_bar"]

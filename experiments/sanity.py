@@ -18,7 +18,8 @@ from torch import Tensor
 import ablation
 import codanet
 import result
-from codanet.metrics import Pictures, SanityCheck, confident_images, contributions, predict
+from codanet.data.pictures import Pictures
+from codanet.metrics import SanityCheck, confident_images, contributions, predict
 from codanet.metrics import sanity as sanity_check
 from figure import BLUE, RED, grey, plain, signed, table
 from result import Outcome, Setting

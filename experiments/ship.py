@@ -11,8 +11,8 @@ import torch
 
 import codanet
 from codanet.data import batches, load_data
-from codanet.run import MODEL
-from codanet.weights import SHIPPED
+from codanet.models.weights import SHIPPED
+from codanet.training.run_files import MODEL
 
 FINGERPRINTS = Path(__file__).resolve().parent.parent / "tests" / "fingerprints"
 

@@ -5,8 +5,8 @@ from torch import nn
 
 from codanet import CoDANet
 from codanet.attribution import METHODS, Lime, Rise
-from codanet.network import Layer
-from codanet.resnet import ResNet
+from codanet.models.network import Layer
+from codanet.models.resnet import ResNet
 
 CLASSES, SIZE = 5, 12
 

@@ -5,7 +5,7 @@ from PIL import Image
 from torch import nn
 
 from codanet import CoDANet
-from codanet.network import Layer
+from codanet.models.network import Layer
 
 NAMES = ("red", "green", "blue")
 

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from codanet.explanation import Explanation
+from codanet.models.explanation import Explanation
 
 RED, BLUE = (178, 24, 43), (33, 102, 172)
 ORANGE, PURPLE = (179, 88, 6), (84, 39, 136)

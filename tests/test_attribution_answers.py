@@ -22,7 +22,7 @@ from codanet.attribution import (
     Rise,
     attribute,
 )
-from codanet.network import Layer
+from codanet.models.network import Layer
 
 
 class Linear(nn.Module):

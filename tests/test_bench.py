@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from codanet import bench as module
-from codanet.bench import bench, in_own_process, load_algorithm1, main, measure
-from codanet.products import record, replay
+from codanet.benchmarks import algorithm1
+from codanet.benchmarks import bench as module
+from codanet.benchmarks.bench import bench, in_own_process, measure
+from codanet.benchmarks.products import record, replay
+from codanet.cli.bench import main
 from counts import one_block
 from operations import WIDE, our_backward, our_forward, shapes
 
@@ -172,7 +174,7 @@ class TestProducts:
 
 def test_main_is_the_same_function(monkeypatch):
     calls = []
-    monkeypatch.setattr(module, "bench", lambda **options: calls.append(options))
+    monkeypatch.setattr("codanet.cli.bench.bench", lambda **options: calls.append(options))
     main([])
     main(["--models", "s_coda_r1_8", "m_coda", "--batch", "2", "--quick"])
     defaults = dict(zip(bench.__code__.co_varnames, bench.__defaults__ or (), strict=False))
@@ -213,26 +215,18 @@ def test_wrong_outputs_are_refused_before_any_work(monkeypatch, tmp_path):
             bench(**TINY, output=output)
 
 
-def test_outside_a_checkout_it_says_so(monkeypatch, tmp_path):
-    monkeypatch.setattr(module, "ALGORITHM1", tmp_path / "algorithm1.py")
-    with pytest.raises(ValueError, match="from a source checkout"):
-        bench(**TINY)
-
-
 class TestAlgorithm1:
     """The opponent is sound by itself: its dense matrices, its explanation and its forward pass agree."""
 
-    algorithm1 = load_algorithm1()
-
     def net(self, act_func):
         torch.manual_seed(0)
-        layer = self.algorithm1.Algorithm1Conv2d
+        layer = algorithm1.Algorithm1Conv2d
         layers = [layer(6, 4, 3, 3, 1, 1, act_func), layer(4, 5, 2, 3, 2, 1, act_func, bias=False)]
-        return self.algorithm1.Algorithm1Net(layers, 10.0, -2.0).double()
+        return algorithm1.Algorithm1Net(layers, 10.0, -2.0).double()
 
     @pytest.mark.parametrize("name", ["sq", "l2", "l1"])
     def test_explanation_is_the_product_of_dense_matrices(self, name):
-        net = self.net(self.algorithm1.ACT_FUNCS[name])
+        net = self.net(algorithm1.ACT_FUNCS[name])
         images = torch.rand(2, 3, 6, 7, dtype=torch.float64)
         encoded = net.encode(images)
         first, second = net.layers
@@ -248,7 +242,7 @@ class TestAlgorithm1:
     @pytest.mark.parametrize("name", ["sq", "l2", "l1"])
     def test_zero_weights_give_zero_and_finite_gradients(self, name):
         weights = torch.zeros(1, 4, 2, dtype=torch.float64, requires_grad=True)
-        out = self.algorithm1.ACT_FUNCS[name](weights, 1)
+        out = algorithm1.ACT_FUNCS[name](weights, 1)
         out.sum().backward()
         assert (out == 0).all()
         assert weights.grad.isfinite().all()

@@ -15,7 +15,7 @@ import codanet
 from chromium import MISSING, chromium
 from codanet import CoDANet
 from codanet.app import start
-from codanet.network import Layer
+from codanet.models.network import Layer
 from colours import colour_model, halves
 from test_app import BAD, SOURCES
 

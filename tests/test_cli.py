@@ -15,8 +15,8 @@ from PIL import Image
 import codanet
 from codanet import CoDANet, list_models
 from codanet.cli import COMMANDS, USAGE, main
-from codanet.network import Layer
-from codanet.settings import list_recipes
+from codanet.models.network import Layer
+from codanet.training.settings import list_recipes
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["help"]])
@@ -95,14 +95,14 @@ def workplace(tmp_path, monkeypatch):
 
     page = SimpleNamespace(share_url=None, local_url="here", is_running=False, close=lambda verbose: None)
     monkeypatch.setattr("codanet.training.train_all", note([]))
-    monkeypatch.setattr("codanet.bench.bench", note(None))
+    monkeypatch.setattr("codanet.cli.bench.bench", note(None))
     monkeypatch.setattr("codanet.evaluation.evaluate", note(SimpleNamespace(as_json=dict)))
-    monkeypatch.setattr("codanet.commands.evaluate._print", lambda results: None)
+    monkeypatch.setattr("codanet.cli.evaluate._print", lambda results: None)
     monkeypatch.setattr("codanet.report.report", note(tmp_path / "report.html"))
     monkeypatch.setattr("codanet.app.start", note(page))
     monkeypatch.setattr("codanet.data.load_data", lambda name: None)
     load = codanet.load
-    monkeypatch.setattr("codanet.weights.load", lambda name: load("model.safetensors"))
+    monkeypatch.setattr("codanet.models.weights.load", lambda name: load("model.safetensors"))
     return asked
 
 

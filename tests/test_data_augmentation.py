@@ -17,8 +17,8 @@ from codanet.data.augmentation import (
     augmentation,
     erased,
     list_augmentations,
-    mosaics,
 )
+from codanet.data.tiling import mosaics
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

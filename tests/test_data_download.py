@@ -17,11 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from codanet import files as files_module
+from codanet._support import download as download_module
+from codanet._support import files as files_module
+from codanet._support.download import cache_root, fetch, npm_pack, unpack
 from codanet.data import DataError, NetworkError
-from codanet.data import download as download_module
-from codanet.data.cache import cache_root
-from codanet.data.download import fetch, npm_pack, unpack
 
 CONTENT = bytes(range(256)) * 4096  # 1 MiB
 
@@ -123,7 +122,7 @@ def test_cancelled(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def running_fetch(url: str, path: Path, before: str = "") -> subprocess.Popen[bytes]:
-    imports = "from pathlib import Path\nfrom codanet.data.download import fetch"
+    imports = "from pathlib import Path\nfrom codanet._support.download import fetch"
     code = f"{before}\n{imports}\nfetch({url!r}, Path({str(path)!r}))"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, env=environment)

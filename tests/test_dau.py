@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses import FakeTensorMode
 
-from algorithm1 import Algorithm1Conv2d
 from codanet import DAUConv2d, DAULinear
+from codanet.benchmarks.algorithm1 import Algorithm1Conv2d
 
 RESCALINGS = ["sq", "l2", "l1", lambda norm: 1 / (1 + norm)]
 # in_channels, out_channels, rank, kernel_size, stride, padding, height, width

@@ -14,14 +14,16 @@ import codanet
 from codanet.attribution import METHODS, attribute, settings_of
 from codanet.cli import main
 from codanet.data import ImageData, MemorySplit, load_data
+from codanet.data.pictures import Pictures
 from codanet.data.split import FolderSplit
 from codanet.evaluation import evaluate, load_models, measurement
 from codanet.evaluation.methods import Registered, choose_methods
-from codanet.evaluation.models import model_digest, short_name
+from codanet.evaluation.models import model_digest
 from codanet.evaluation.records import LINES
-from codanet.metrics import Pictures, contributions, predictions, removal
-from codanet.network import CoDANet, Layer
-from codanet.resnet import resnet20
+from codanet.metrics import contributions, predictions, removal
+from codanet.models.labels import short_name
+from codanet.models.network import CoDANet, Layer
+from codanet.models.resnet import resnet20
 from colours import Colours
 from colours import own_channel as own
 

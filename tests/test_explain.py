@@ -11,11 +11,11 @@ import pytest
 import torch
 from PIL import Image
 
-from codanet import CoDANet, gallery, plot, read_image, save
-from codanet.cli import main
-from codanet.commands import explain
-from codanet.gallery import ahead, explain_files, picture_paths
-from codanet.network import Layer
+from codanet import CoDANet, plot, read_image, save
+from codanet.cli import explain, main
+from codanet.models.network import Layer
+from codanet.plot import gallery
+from codanet.plot.gallery import ahead, explain_files, picture_paths
 
 NAMES = ("cat", "dog", "frog", "ship", "7")
 SIDE, FACTOR = 16, 15  # pixels of the model's image, and dots for each on a card

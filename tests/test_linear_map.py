@@ -5,10 +5,10 @@ import itertools
 import pytest
 import torch
 
-from algorithm1 import Algorithm1Conv2d
 from codanet import CoDANet, create_model, list_models
-from codanet.network import Layer
-from codanet.zoo import ARCHITECTURES
+from codanet.benchmarks.algorithm1 import Algorithm1Conv2d
+from codanet.models.network import Layer
+from codanet.models.zoo import ARCHITECTURES
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_bad_requests(model, x, call, words):
 
 
 def test_dense_matrices_are_bounded(model, monkeypatch):
-    monkeypatch.setattr("codanet.linear_map.DENSE_NUMBERS", 1000)
+    monkeypatch.setattr("codanet.models.linear_map.DENSE_NUMBERS", 1000)
     with pytest.raises(ValueError, match=r"pull\(\)"):
         model.trace(torch.rand(2, 1, 8, 8, dtype=torch.float64)).matrix(1)
 

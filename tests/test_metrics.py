@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 from codanet.data import DataError, MemorySplit, Split
+from codanet.data.pictures import Pictures
+from codanet.data.tiling import make_grids, possible_grids
 from codanet.metrics import (
     METRICS,
-    Pictures,
     Scores,
     box_share,
     cell_shares,
@@ -21,8 +22,6 @@ from codanet.metrics import (
     deletion,
     insertion,
     localisation,
-    make_grids,
-    possible_grids,
     predict,
     removal,
     sanity,
@@ -32,8 +31,8 @@ from codanet.metrics.curves import pixel_counts, places
 from codanet.metrics.insertion import blurred
 from codanet.metrics.sanity import layer_groups, rank_correlation, similarity
 from codanet.metrics.scores import CONSTANT, NO_POSITIVE, NOT_FINITE
-from codanet.network import CoDANet, Layer
-from codanet.resnet import resnet20
+from codanet.models.network import CoDANet, Layer
+from codanet.models.resnet import resnet20
 from colours import Colours, own_channel
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from algorithm1 import Algorithm1Net
 from codanet import CoDANet, create_model, list_models
-from codanet.network import Layer
-from codanet.zoo import ARCHITECTURES
+from codanet.benchmarks.algorithm1 import Algorithm1Net
+from codanet.models.network import Layer
+from codanet.models.zoo import ARCHITECTURES
 
 # paper, C.1 and B: in millions
 PARAMETERS = {
@@ -218,7 +218,7 @@ def test_chunks_change_nothing(monkeypatch):
     model = create_model("s_coda_r1_8").double()
     x = torch.rand(5, 3, 8, 8, dtype=torch.float64)
     whole, one = model.explain(x, "all"), model.explain(x)
-    monkeypatch.setattr("codanet.network.CHUNK_NUMBERS", 3 * 64 * 144)
+    monkeypatch.setattr("codanet.models.network.CHUNK_NUMBERS", 3 * 64 * 144)
     parts = model.explain(x, "all")
     assert torch.allclose(parts.rows, whole.rows, atol=1e-15)
     assert torch.equal(parts.logits, whole.logits)

@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 from codanet import CoDANet, plot
-from codanet.network import Layer
+from codanet.models.network import Layer
 from codanet.plot.cards import fitted, font
 from planted import BLUE, ENDS, RED, WHITE, bars, box, panels, planted, shown, titles
 

@@ -10,8 +10,8 @@ from torch import nn
 
 from codanet import CoDANet
 from codanet.attribution import Occlusion, attribute
-from codanet.network import Layer
-from codanet.quantus_explain import explain_func, quantus_scores
+from codanet.integrations.quantus import explain_func, quantus_scores
+from codanet.models.network import Layer
 
 quantus = pytest.importorskip("quantus")
 SIZE = 12

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from codanet.cli import COMMANDS, main
-from codanet.settings import FIELDS, list_recipes
+from codanet.training.settings import FIELDS, list_recipes
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -29,7 +29,7 @@ def test_commands_exist_as_they_are_written(line):
     _, command, *words = shlex.split(line, comments=True)
     assert command in COMMANDS
     options = [word.removeprefix("--").replace("-", "_") for word in words if word.startswith("--")]
-    module = import_module(COMMANDS[command], "codanet")
+    module = import_module(COMMANDS[command], "codanet.cli")
     if hasattr(module, "parser"):
         module.parser().parse(words)  # says what is wrong, if anything
     else:

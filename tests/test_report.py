@@ -14,16 +14,16 @@ from PIL import Image
 
 import codanet
 from chromium import MISSING, chromium
-from codanet import run as training_run
 from codanet.cli import main
 from codanet.data import load_data
+from codanet.data.pictures import Pictures
 from codanet.evaluation import evaluate
-from codanet.metrics import Pictures
-from codanet.network import Layer
+from codanet.models.network import Layer
 from codanet.report import report, sources
 from codanet.report.beside import beside, four, shares, strongest, usual
 from codanet.report.findings import find, wilson
 from codanet.report.sections import facts, figures, measurements, table
+from codanet.training import callbacks as training_run
 from colours import colour_model
 
 COLOURS = {"red": (230, 20, 20), "green": (20, 230, 20), "blue": (20, 20, 230)}

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from codanet.resnet import ADDRESS, MEAN, OFFICIAL, STD, ResNet, resnet20, resnet32, resnet44, resnet56
+from codanet.models.resnet import ADDRESS, MEAN, OFFICIAL, STD, ResNet, resnet20, resnet32, resnet44, resnet56
 
 WEIGHTS = Path(__file__).parents[2] / "shared" / "weights" / "resnet56-cifar10.safetensors"
 published = pytest.mark.skipif(not WEIGHTS.is_file(), reason="the published ResNet-56 weights are not here")
@@ -166,7 +166,7 @@ def test_official_weights_are_fetched_once_and_checked(tmp_path, monkeypatch):
         path.write_bytes((tmp_path / "source.th").read_bytes())
         return path
 
-    monkeypatch.setattr("codanet.data.download.fetch", fetch)
+    monkeypatch.setattr("codanet.models.resnet.fetch", fetch)
     monkeypatch.setitem(OFFICIAL, 20, f"resnet20-{digest[:8]}")
     for _ in range(2):
         loaded = resnet20(weights="official")

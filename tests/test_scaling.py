@@ -8,10 +8,10 @@ from torch import nn
 
 import costs
 import scaling
-from algorithm1 import Algorithm1Net
 from codanet import forms
+from codanet.benchmarks.algorithm1 import Algorithm1Net
 from codanet.dau import DAUConv2d
-from codanet.zoo import ARCHITECTURES, create_model
+from codanet.models.zoo import ARCHITECTURES, create_model
 from costs import METHODS, Method, all_reduce_seconds, largest_batch, memory, run, seconds
 from counts import Counter, Counts, check, measure, one_block
 from operations import Operation, Shape, our_backward, our_forward, our_kept, our_working, shapes

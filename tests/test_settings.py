@@ -6,11 +6,11 @@ import itertools
 import pytest
 import torch
 
-from codanet.classification import Classification
 from codanet.data import ImageData, MemorySplit
-from codanet.schedule import learning_rate_factor
-from codanet.settings import Settings, changed, list_recipes, load_recipe, read_settings
-from codanet.zoo import create_model
+from codanet.models.zoo import create_model
+from codanet.training.module import Classification
+from codanet.training.schedule import learning_rate_factor
+from codanet.training.settings import Settings, changed, list_recipes, load_recipe, read_settings
 
 CIFAR = {
     "data": "cifar10",
@@ -95,7 +95,7 @@ def shaped_like(settings: Settings) -> ImageData:
 
 @pytest.mark.parametrize("name", list_recipes())
 def test_every_recipe_takes_a_step(name):
-    from codanet.training import _build
+    from codanet.training.run import _build
 
     recipe = load_recipe(name)
     assert recipe.about
@@ -108,7 +108,7 @@ def test_every_recipe_takes_a_step(name):
         images, labels = data.train.__getitems__([0, 1])
         pictures = module.augmentation(images.float() / 255, torch.Generator().manual_seed(0))
         assert tuple(pictures.shape[2:]) == model.image_size
-        from codanet.objective import objective
+        from codanet.training.loss import objective
 
         loss, logits = objective(model, pictures, labels, settings.regularisation)
         loss.backward()

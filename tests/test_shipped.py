@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import codanet
+from codanet._support.download import cache_root
 from codanet.data import load_data
-from codanet.data.cache import cache_root
-from codanet.weights import list_shipped
+from codanet.models.weights import list_shipped
 from ship import FINGERPRINTS, generated_inputs
 
 
@@ -33,7 +33,7 @@ def test_fingerprint(name):
 def test_provenance(name):
     told = codanet.load(name).provenance
     assert {"recipe", "seed", "epochs", "hours", "val_accuracy", "val_images", "versions"} <= told.keys()
-    assert (Path(codanet.__file__).parent / "shipped" / f"{name}.safetensors").stat().st_size < 8 << 20
+    assert (Path(codanet.__file__).parent / "models" / "shipped" / f"{name}.safetensors").stat().st_size < 8 << 20
 
 
 @pytest.mark.parametrize("name", list_shipped())

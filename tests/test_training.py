@@ -20,10 +20,11 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import codanet
-from codanet.run import BEST, LAST, Divergence
-from codanet.schedule import side_at, temperature_at
-from codanet.settings import Settings
 from codanet.training import train
+from codanet.training.callbacks import Divergence
+from codanet.training.run_files import BEST, LAST
+from codanet.training.schedule import side_at, temperature_at
+from codanet.training.settings import Settings
 
 SETTINGS = "model: nano_coda\nimage_size: 12\ntemperature: 16\nbatch_size: 8\nlearning_rate: 1e-2\nthreads: 1\n"
 
@@ -204,7 +205,7 @@ def test_full_disk(recipe, tmp_path):
 
 
 def test_too_little_room_and_unwritable_folders_are_said_before_training(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr("codanet.training.shutil.disk_usage", lambda path: type("Usage", (), {"free": 1000})())
+    monkeypatch.setattr("codanet.training.run.shutil.disk_usage", lambda path: type("Usage", (), {"free": 1000})())
     with pytest.raises(ValueError, match="MiB free and the run needs"):
         train(recipe, tmp_path / "run", quiet=True)
     (tmp_path / "file").write_text("x")
@@ -215,7 +216,8 @@ def test_too_little_room_and_unwritable_folders_are_said_before_training(recipe,
 
 
 def test_loss_that_is_not_a_number(recipe, tmp_path, monkeypatch):
-    from codanet import classification, objective
+    from codanet.training import loss as objective
+    from codanet.training import module as classification
 
     def poisoned(model, images, labels, *rest):
         loss, logits = objective.objective(model, images, labels, *rest)
@@ -295,7 +297,7 @@ def test_compiled_runs_can_be_taken_up_without_compiling(pictures, tmp_path):
     def stop(*_):
         raise KeyboardInterrupt
 
-    from codanet.run import Lines
+    from codanet.training.callbacks import Lines
 
     with pytest.MonkeyPatch.context() as patch:
         # traced as ever, but not handed to the C++ compiler, which would take minutes
@@ -324,7 +326,7 @@ def test_damaged_runs_are_refused_in_words(damage, recipe, tmp_path):
 
 
 def test_what_is_wrong_is_said_before_data_are_fetched(recipe, pictures, tmp_path, monkeypatch):
-    monkeypatch.setattr("codanet.training.load_data", lambda *_, **__: pytest.fail("data were fetched"))
+    monkeypatch.setattr("codanet.training.run.load_data", lambda *_, **__: pytest.fail("data were fetched"))
     for changes, words in (
         ({"model": "s_codda"}, "did you mean 's_coda'"),
         ({"augmentation": "flips"}, "did you mean 'flip-crop'"),

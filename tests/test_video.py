@@ -8,11 +8,13 @@ import pytest
 import torch
 from PIL import Image
 
-from codanet import CoDANet, clip, plot, video
-from codanet.clip import Frame, frames, is_moving, writing
+from codanet import CoDANet, plot
 from codanet.data import DataError
-from codanet.network import Layer
-from codanet.video import explain_video
+from codanet.data import film as clip
+from codanet.data.film import Frame, frames, is_moving, writing
+from codanet.models.network import Layer
+from codanet.plot import film as video
+from codanet.plot.film import explain_video
 from planted import RED, WHITE, planted
 
 NAMES = ("dark", "light", "none")

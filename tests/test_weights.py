@@ -10,8 +10,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import codanet
-from algorithm1 import Algorithm1Net
 from codanet import create_model
+from codanet.benchmarks.algorithm1 import Algorithm1Net
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_saving_is_all_or_nothing(model, tmp_path, monkeypatch):
             file.write(b"half")
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("codanet.weights.save_file", fails)
+    monkeypatch.setattr("codanet.models.weights.save_file", fails)
     with pytest.raises(ValueError, match="could not be written .*no space"):
         codanet.save(model, path)
     assert path.read_bytes() == before

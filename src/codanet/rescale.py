@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .names import nearest
+from ._support.messages import nearest
 
 
 def squash(norm: Tensor, size: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from contextlib import redirect_stdout
 from typing import Any
 
 from ..data import ImageData
-from ..network import CoDANet
+from ..models.network import CoDANet
 from .gate import Gate
 
 LOCAL = "127.0.0.1"

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .. import __version__
+from .._support.html import data_uri, picture_uri, text
+from .._support.version import __version__
 from ..attribution import METHODS, attribute
-from ..markup import data_uri, picture_uri, text
 from ..plot import card, colour_scale, heatmap, importance, overlay
 from ..plot import pictures as as_pictures
 from . import views

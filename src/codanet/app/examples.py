@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from ..data import ImageData, load_data, to_image
-from ..network import CoDANet
+from ..models.network import CoDANet
 
 # what comes inside scikit-image itself, nothing of it is downloaded
 PHOTOGRAPHS = {

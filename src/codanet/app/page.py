@@ -14,8 +14,8 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 import gradio as gr
 
+from .._support.html import text
 from ..attribution import METHODS
-from ..markup import text
 from . import answers, views
 from . import session as steps
 from .session import MOST_BYTES, Gallery, Session

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import __version__
-from ..network import CoDANet
+from .._support.version import __version__
+from ..models.network import CoDANet
 
 FACTS = ("recipe", "data", "seed", "epochs", "hours", "val_accuracy", "val_images", "data_checksum", "versions")
 CLASSES_AT_ONCE = 16  # so that a hundred classes of a large picture do not need a hundred times its memory
@@ -156,15 +156,6 @@ def read(model: CoDANet, image: Tensor) -> Reading:
         bias=model.logit_bias,
         class_names=model.class_names or tuple(f"class {c}" for c in range(model.num_classes)),
     )
-
-
-def multi_image(images: Sequence[Tensor]) -> Tensor:
-    """n² images [C, H, W], row by row, as one [C, nH, nW]."""
-    n = math.isqrt(len(images))
-    if n < 1 or n * n != len(images):
-        raise ValueError(f"{len(images)} pictures make no square: give 4, 9 or another square number of them")
-    rows = [torch.cat(list(images[n * row : n * row + n]), 2) for row in range(n)]
-    return torch.cat(rows, 1)
 
 
 def cell(reading: Reading, n: int, index: int) -> Box:

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from ..data import DataError, ImageData, decode
 from ..data.image import fit, to_tensor
-from ..network import CoDANet
+from ..data.tiling import multi_image
+from ..models.network import CoDANet
 from . import views
 from .examples import examples
-from .reading import Box, Reading, cell, multi_image, read, share
+from .reading import Box, Reading, cell, read, share
 
 MOST_BYTES = 16 * 2**20  # of an uploaded picture
 MOST_UPLOADS = 9  # kept of a session: the last ones

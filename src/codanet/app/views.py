@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from ..markup import picture_uri, signed, text
+from .._support.html import picture_uri, signed, text
 from ..plot import colour_scale, heatmap, pictures
 from .reading import Box, Parts, Reading
 

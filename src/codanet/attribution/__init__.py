@@ -17,10 +17,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from codanet.data.download import progress_bar
-from codanet.explanation import Target
-from codanet.names import nearest
-from codanet.network import CoDANet, bare
+from codanet._support.messages import nearest
+from codanet._support.progress import progress_bar
+from codanet.models.explanation import Target
+from codanet.models.network import CoDANet, bare
 
 from .gradcam import GradCam, has_map
 from .gradients import DeepLift, Grad, InputTimesGradient, IntegratedGradients

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from codanet._support.messages import nearest
 from codanet.dau import DAUConv2d
-from codanet.names import nearest
 
 from .task import Settings, Task
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from codanet.network import CoDANet
+from codanet.models.network import CoDANet
 
 from .task import Settings, Task, whole
 

@@ -18,8 +18,8 @@ from torch.nn.functional import conv2d
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from codanet.dau import DAUConv2d
-from codanet.network import CoDANet
-from codanet.resnet import BasicBlock, ResNet
+from codanet.models.network import CoDANet
+from codanet.models.resnet import BasicBlock, ResNet
 
 Layer = Callable[[Tensor, int], Tensor]  # [P, h, w, C] and how much to pad it, to [P, h', w', C']
 

@@ -8,7 +8,7 @@ from hashlib import sha256
 import torch
 from torch import Tensor, nn
 
-from codanet.network import CoDANet
+from codanet.models.network import CoDANet
 
 from .task import Settings, Task
 

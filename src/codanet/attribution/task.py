@@ -10,8 +10,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from codanet.explanation import Target, resolve_targets
-from codanet.network import CoDANet, bare
+from codanet.models.classifier import baseline
+from codanet.models.explanation import Target, resolve_targets
+from codanet.models.network import CoDANet
 
 FORWARD_PIXELS = 1 << 17  # of (perturbed) images that go through a model at a time: 128 images of 32x32
 GRADIENT_PIXELS = 1 << 14  # the same where a gradient keeps every activation: 16 images of 32x32
@@ -141,22 +142,6 @@ def prepare(
     classes = logits.argmax(1, keepdim=True) if given is None else given.to(inputs.device)
     chosen = classes if several else classes[:, 0]
     return Task(model, inputs, chosen, task.baseline, seed, batch_size, advance)
-
-
-def baseline(model: nn.Module, inputs: Tensor) -> Tensor:
-    """What a removed pixel becomes, [1, C, 1, 1]: zero in the space the network computes in.
-
-    That is zero in all encoded channels for a CoDA-Net, which no real colour has (sec. C.4). A model that holds the
-    `mean` and `std` of its normalisation, itself or in a direct child, sees zero where an image has the mean colour.
-    For any other model nothing is known, and 0 is taken.
-    """
-    channels, model = inputs.shape[1], bare(model)
-    if not isinstance(model, CoDANet):
-        for module in (model, *model.children()):
-            mean, std = getattr(module, "mean", None), getattr(module, "std", None)
-            if isinstance(mean, Tensor) and isinstance(std, Tensor) and mean.numel() == std.numel() == channels:
-                return mean.detach().to(inputs).reshape(1, channels, 1, 1)
-    return inputs.new_zeros(1, channels, 1, 1)
 
 
 def _decoded(inputs: Tensor) -> Tensor:

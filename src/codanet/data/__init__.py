@@ -6,16 +6,16 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+from codanet._support.errors import DataError, NetworkError
+from codanet._support.messages import nearest
 from codanet.data.cifar10 import load_cifar10
 from codanet.data.digits import load_digits
-from codanet.data.error import DataError, NetworkError
 from codanet.data.folder import load_folder
 from codanet.data.image import decode, read_image, to_image
 from codanet.data.imagenet100 import load_imagenet100
 from codanet.data.mnist import load_mnist
 from codanet.data.split import FolderSplit, ImageData, MemorySplit, Shuffle, Split, batches
 from codanet.data.tiny_imagenet import load_tiny_imagenet
-from codanet.names import nearest
 
 __all__ = [
     "DataError",

@@ -10,9 +10,9 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import pad
 
-from codanet.data.error import DataError
+from codanet._support.errors import DataError
+from codanet._support.messages import nearest
 from codanet.data.image import size_pair
-from codanet.names import nearest
 
 Size = int | tuple[int, int]
 
@@ -149,16 +149,6 @@ class RandAugment(Augmentation):
                 n=1, m=self.m, policy=[[(name, *OPERATIONS[name])]], transformation_matrix_mode="skip"
             )
         return self._operations[name]
-
-
-def mosaics(images: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Four images to a picture, [N / 4, C, 2H, 2W], with the labels of all four, [N / 4, classes] of ones and zeros."""
-    number, channels, height, width = images.shape
-    if number % 4:
-        raise DataError(f"{number} images do not make mosaics of four: pass a multiple of 4.")
-    tiles = images.view(-1, 2, 2, channels, height, width)  # row and column of the tile
-    pictures = tiles.permute(0, 3, 1, 4, 2, 5).reshape(-1, channels, 2 * height, 2 * width)
-    return pictures, torch.nn.functional.one_hot(labels, classes).view(-1, 4, classes).amax(1)
 
 
 def erased(encoded: Tensor, most: float, generator: Generator) -> Tensor:

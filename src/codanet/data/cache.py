@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +11,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from codanet.data.image import reason
-from codanet.files import replacing
-
-
-def cache_root() -> Path:
-    """`$CODANET_DATA`, or `~/.cache/codanet`."""
-    return Path(os.environ.get("CODANET_DATA") or Path.home() / ".cache" / "codanet").expanduser()
+from codanet._support.files import replacing
+from codanet._support.messages import reason
 
 
 def stored(path: Path, build: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], str]:

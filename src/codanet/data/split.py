@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from codanet.data.error import DataError
+from codanet._support.errors import DataError
 from codanet.data.image import decode, fit, size_pair, to_tensor
 
 Batch = tuple[Tensor, Tensor]

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from codanet.data.download import fetch
-from codanet.data.error import DataError
+from codanet._support.download import fetch
+from codanet._support.errors import DataError
 from codanet.data.folder import Listing, assemble, image_files
 from codanet.data.origin import Origin
 from codanet.data.split import ImageData, MemorySplit, resized

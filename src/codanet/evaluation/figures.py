@@ -1,6 +1,5 @@
 """The paper's figures of an evaluation: box plots of localisation, removal curves, the sanity check."""
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,15 +7,13 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ..files import replacing
-from ..metrics import METRICS, SanityCheck, Scores
+from ..metrics import METRICS, Scores
 from ..plot import heatmap, save
 from .published import Published
 from .results import Results, method_title
+from .sanity_maps import SANITY_IMAGES, file_name, read_sanity_maps
 
 INK, FAINT = "#1a1a1a", "#b8b8b8"
 # Paul Tol's muted scheme for the post-hoc methods, the red of the contribution maps for the model's own
@@ -35,7 +32,6 @@ COLOURS = {
 }
 OTHERS = ("#004488", "#997700", "#994455", "#6699cc", "#ee99aa", "#555555")
 STYLES = {"ixg": (0, (5, 2)), "deeplift": (0, (1, 1.5))}  # which often lie on each other
-SANITY_IMAGES = 4  # in the picture of maps
 
 
 def draw(results: Results, models: Mapping[str, nn.Module], published: Published | None) -> list[Path]:
@@ -52,7 +48,7 @@ def draw(results: Results, models: Mapping[str, nn.Module], published: Published
     paths = [save(figure, results.folder / f"{name}.png") for name, figure in figures.items()]
     for model, method, metric in results.scores:
         if metric == "sanity" and (figure := sanity_maps_figure(results.folder, model, method)):
-            paths.append(save(figure, results.folder / f"sanity-{_file_name(model, method)}.png"))
+            paths.append(save(figure, results.folder / f"sanity-{file_name(model, method)}.png"))
     return paths
 
 
@@ -222,27 +218,6 @@ def sanity_maps_figure(folder: Path, model: str, method: str) -> Figure | None:
 
 def _map_colours(values: Tensor) -> Any:
     return heatmap(values)[0] if values.isfinite().all() else np.full((*values.shape, 3), 128, dtype=np.uint8)
-
-
-def keep_sanity_maps(folder: Path, model: str, method: str, images: Tensor, check: SanityCheck) -> None:
-    """Beside the records, for the picture."""
-    tensors = {"images": images[:SANITY_IMAGES].cpu().contiguous(), "maps": check.maps[:SANITY_IMAGES].float()}
-    with replacing(folder / f"sanity-{_file_name(model, method)}.safetensors") as part:
-        save_file(tensors, part, {"steps": "\n".join(check.steps)})
-
-
-def read_sanity_maps(folder: Path, model: str, method: str) -> tuple[Tensor, Tensor, tuple[str, ...]] | None:
-    """Images [n, C, H, W], maps [n, 1 + steps, H, W] and the steps' names; None if the file is gone."""
-    path = folder / f"sanity-{_file_name(model, method)}.safetensors"
-    if not path.is_file():
-        return None
-    with safe_open(path, framework="pt") as file:
-        steps = tuple(file.metadata()["steps"].split("\n"))
-        return file.get_tensor("images"), file.get_tensor("maps"), steps
-
-
-def _file_name(model: str, method: str) -> str:
-    return re.sub(r"[^\w.=-]+", "_", f"{model}-{method}")
 
 
 def _panels(results: Results, metric: str) -> dict[str, list[str]]:

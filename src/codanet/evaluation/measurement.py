@@ -7,14 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from .._support.messages import duration
+from .._support.progress import note, progress_bar
 from ..attribution.task import space_of
 from ..data import ImageData
-from ..data.download import note, progress_bar
+from ..data.pictures import Pictures
+from ..data.tiling import Grids, make_grids, possible_grids
 from ..metrics import (
     METRICS,
     Attribute,
-    Grids,
-    Pictures,
     Scores,
     box_share,
     completeness,
@@ -22,20 +23,18 @@ from ..metrics import (
     deletion,
     insertion,
     localisation,
-    make_grids,
-    possible_grids,
     predict,
     removal,
     sanity,
     usual_number,
 )
-from ..metrics.classifier import maps_of, network_input
-from ..names import duration
-from ..network import CoDANet
-from .figures import keep_sanity_maps
+from ..metrics.maps import maps_of
+from ..models.classifier import network_input
+from ..models.network import CoDANet
 from .methods import Registered, Timed, fits
 from .records import Key, Record, Records
 from .results import method_title
+from .sanity_maps import keep_sanity_maps
 
 ON_IMAGES = ("removal-least", "removal-most", "insertion", "deletion", "box", "completeness")
 PREDICTIONS, IMAGES, GRIDS = 1000, 16, 4  # per chunk, that is per line on disk

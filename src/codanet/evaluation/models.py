@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import resnet, weights
+from .._support.files import file_digest
+from .._support.messages import nearest
 from ..data import ImageData
-from ..data.download import file_digest
-from ..metrics import Pictures
-from ..metrics.classifier import logits_of
-from ..names import nearest
-from ..network import CoDANet
-
-RESNETS = {name: getattr(resnet, name) for name in ("resnet20", "resnet32", "resnet44", "resnet56")}
+from ..data.pictures import Pictures
+from ..models.classifier import logits_of
+from ..models.labels import short_name
+from ..models.network import CoDANet
+from ..models.resnet import RESNETS
+from ..models.weights import load
 
 
 def load_models(names: Sequence[str]) -> tuple[dict[str, nn.Module], dict[str, dict[str, Any]]]:
@@ -36,31 +36,10 @@ def load_models(names: Sequence[str]) -> tuple[dict[str, nn.Module], dict[str, d
             raise ValueError(f"unknown kind of model {kind!r} in {name!r}{nearest(kind, RESNETS)}, or a path")
         else:
             path = name
-            models[label] = weights.load(name)
+            models[label] = load(name)
         file = Path(path)
         files[label] = {"file": name, **({"sha256": file_digest(file, "sha256")} if file.is_file() else {})}
     return models, files
-
-
-def short_name(name: str, names: Sequence[str]) -> str:
-    """The last parts of a path, as many as tell it from the others; model.safetensors goes by its folder."""
-    if names.count(name) > 1:
-        raise ValueError(f"{name} was given twice: give every model once")
-    kind = name.partition(":")[0]
-    if kind in RESNETS and [other.partition(":")[0] for other in names].count(kind) == 1:
-        return kind
-    paths = [_telling(each) for each in (name, *names)]
-    for count in range(1, len(paths[0]) + 1):
-        endings = [path[-count:] for path in paths]
-        if endings.count(endings[0]) == 2:  # it and itself
-            return "/".join(endings[0])
-    return name
-
-
-def _telling(name: str) -> tuple[str, ...]:
-    """The parts of a path that tell what it is: runs/digits/model.safetensors is runs/digits."""
-    parts = Path(name).with_suffix("").parts
-    return parts[:-1] if len(parts) > 1 and parts[-1] == "model" else parts
 
 
 def model_digest(model: nn.Module) -> str:

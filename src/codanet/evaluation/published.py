@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from ..network import CoDANet
+from ..models.network import CoDANet
 
 NAMES = {  # what the file calls the methods
     "contributions": "CoDA",

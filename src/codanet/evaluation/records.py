@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..files import replacing
+from .._support.files import replacing
 from ..metrics import Scores
 
 SETTINGS, LINES = "settings.json", "records.jsonl"

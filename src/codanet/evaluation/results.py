@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import nn
 
+from .._support.files import replacing
 from ..attribution import METHODS
-from ..files import replacing
 from ..metrics import METRICS, Scores
 from .published import Published
 from .records import Records

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import __version__
+from .._support.messages import nearest
+from .._support.version import __version__
 from ..data import ImageData, load_data
 from ..metrics import METRICS, choose_metrics
 from ..metrics.removal import POINTS
-from ..names import nearest
-from ..network import bare
+from ..models.network import bare
 from .figures import draw
 from .measurement import ON_IMAGES, Measurement, Plan
 from .methods import Methods, choose_methods

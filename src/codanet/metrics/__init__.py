@@ -4,11 +4,10 @@ A metric takes `attribute(model, images, targets) -> maps [N, H, W]`, or the map
 """
 
 from .box import box_share
-from .classifier import Attribute, contributions, probabilities
 from .completeness import completeness
 from .insertion import deletion, insertion
-from .localisation import Grids, cell_shares, localisation, make_grids, possible_grids
-from .pictures import Pictures
+from .localisation import cell_shares, localisation
+from .maps import Attribute, contributions
 from .predictions import Predictions, confident_images, predict
 from .registry import FAMILIES, METRICS, Metric, choose_metrics, usual_number
 from .removal import removal
@@ -19,9 +18,7 @@ __all__ = [
     "FAMILIES",
     "METRICS",
     "Attribute",
-    "Grids",
     "Metric",
-    "Pictures",
     "Predictions",
     "SanityCheck",
     "Scores",
@@ -34,10 +31,7 @@ __all__ = [
     "deletion",
     "insertion",
     "localisation",
-    "make_grids",
-    "possible_grids",
     "predict",
-    "probabilities",
     "removal",
     "sanity",
     "usual_number",

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from .classifier import Attribute, maps_of
+from .maps import Attribute, maps_of
 from .scores import NO_POSITIVE, NOT_FINITE, Scores
 
 NO_BOX = "the box holds no pixel of the image"

@@ -7,8 +7,8 @@ contributions have nothing but rounding here; Integrated Gradients has the error
 import torch
 from torch import Tensor, nn
 
-from ..attribution.task import baseline
-from .classifier import Attribute, checked_targets, logits_of, maps_of, network_input
+from ..models.classifier import baseline, logits_of, network_input
+from .maps import Attribute, checked_targets, maps_of
 from .scores import NOT_FINITE, Scores
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from .classifier import at_once, evaluating, like, probabilities
+from ..models.classifier import at_once, evaluating, like, probabilities
 
 
 def places(maps: Tensor, *, largest_first: bool, seed: int = 0) -> Tensor:

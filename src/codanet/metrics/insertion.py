@@ -6,8 +6,8 @@ As there, one point per image row's worth of pixels, deletion towards the empty 
 import torch
 from torch import Tensor, nn
 
-from ..attribution.task import baseline
-from .classifier import Attribute, checked_targets, maps_of, network_input
+from ..models.classifier import baseline, network_input
+from .maps import Attribute, checked_targets, maps_of
 from .removal import replacement_curves
 from .scores import Scores
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from .classifier import logits_of, probabilities
-from .pictures import Pictures
+from ..data.pictures import Pictures
+from ..models.classifier import logits_of, probabilities
 from .scores import Scores
 
 IMAGES_AT_ONCE = 500  # read together

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ..names import nearest
+from .._support.messages import nearest
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..attribution.task import baseline
-from .classifier import Attribute, checked_targets, maps_of, network_input
+from ..models.classifier import baseline, network_input
 from .curves import pixel_counts, places, probability_curves
+from .maps import Attribute, checked_targets, maps_of
 from .scores import CONSTANT, NOT_FINITE, Scores
 
 SHARE = 0.25  # of the pixels

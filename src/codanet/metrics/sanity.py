@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .classifier import Attribute, like, maps_of
+from ..models.classifier import like
+from .maps import Attribute, maps_of
 from .scores import NOT_FINITE, Scores
 
 MOST_STEPS = 12  # a deeper network is reset in that many groups of neighbouring layers

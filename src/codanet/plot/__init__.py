@@ -15,7 +15,7 @@ from .colours import (
 )
 from .maps import comparison, contribution_maps, multi_image, picture, top_classes
 from .sheet import DOTS_PER_INCH, FORMATS, LARGEST_CELL, png, save
-from .strips import layer_contributions, layer_maps, strip
+from .strips import layer_maps, strip
 
 __all__ = [
     "DOTS_PER_INCH",
@@ -30,7 +30,6 @@ __all__ = [
     "contribution_maps",
     "heatmap",
     "importance",
-    "layer_contributions",
     "layer_maps",
     "multi_image",
     "overlay",

@@ -8,8 +8,8 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from ..explanation import Explanation
-from ..names import nearest
+from .._support.messages import nearest
+from ..models.explanation import Explanation
 
 PERCENTILE = 99.75  # of the absolute values, so that a single peak does not pale the rest
 

@@ -8,8 +8,8 @@ from matplotlib.patches import Rectangle
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from ..explanation import Explanation
-from ..network import CoDANet
+from ..models.explanation import Explanation
+from ..models.network import CoDANet
 from .colours import colour_scale, finite_array, heatmap, importance, painted, pictures
 from .sheet import BLOCK_GAP, FOOT, GAP, INK, LABEL, LABEL_POINTS, LETTERS, MARGIN, TITLE, Sheet, shortened, show, write
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..files import replacing
+from .._support.files import replacing
 from .colours import diverging
 
 FORMATS = {".png": "png", ".svg": "svg", ".pdf": "pdf"}

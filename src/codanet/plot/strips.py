@@ -7,8 +7,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ..explanation import Target, resolve_targets
-from ..network import CoDANet
+from ..models.explanation import Target
+from ..models.layer_contributions import layer_contributions
+from ..models.network import CoDANet
 from .colours import colour_scale, finite_array, heatmap, pictures
 from .maps import Maps
 from .sheet import GAP, TITLE, Sheet, number, shortened
@@ -68,22 +69,6 @@ def strip(
         clipped = any(np.abs(given).max() > whole for given in values.values())
         sheet.colour_bar(figure, 0, whole, palette, clipped=clipped)
     return figure
-
-
-def layer_contributions(model: CoDANet, images: Tensor, target: Target = None) -> list[Tensor]:
-    """How much every position of every layer adds to the logit (eq. 6, 8): [N, H_l, W_l] for l = 0, the image, to L.
-
-    Every map of an image adds up to the same number, its logit less b0.
-    """
-    trace = model.trace(images)
-    given, several = resolve_targets(target, len(trace.logits), model.num_classes, model.class_names)
-    if several:
-        raise ValueError("several targets per image were given: layers are shown for one class at a time")
-    targets = trace.logits.argmax(1, keepdim=True) if given is None else given.to(trace.logits.device)
-    return [
-        (trace.class_rows(targets, source=layer)[:, 0] * activations).sum(1)
-        for layer, activations in enumerate(trace.activations)
-    ]
 
 
 def layer_maps(

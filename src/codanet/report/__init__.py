@@ -12,19 +12,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import __version__
+from .._support.files import file_digest, replacing
+from .._support.html import text
+from .._support.progress import progress_bar
+from .._support.version import __version__
 from ..data import ImageData
-from ..data.download import file_digest, progress_bar
 from ..evaluation.models import fitting, model_digest
-from ..files import replacing
-from ..markup import text
-from ..network import CoDANet
-from ..weights import load
+from ..models.network import CoDANet
+from ..models.weights import load
+from ..training.run_files import MODEL, SETTINGS
 from . import sections
 from .beside import beside, strongest
 from .curves import training_curves
 from .findings import Findings, find
-from .sources import MODEL, Images, epochs, images, kind, read_json
+from .sources import Images, epochs, images, kind, read_json
 
 PLOTS = ("localisation", "removal", "insertion", "sanity")  # in this order; what else there is follows
 MOST_BYTES = 16 * 2**20  # of a picture that is taken in
@@ -87,7 +88,7 @@ def page(title: str, body: str) -> str:
 
 
 def _run(folder: Path, root: Path | None, quiet: bool) -> str:
-    settings = read_json(folder / "settings.json") if (folder / "settings.json").is_file() else {}
+    settings = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
     weights = folder / MODEL
     history = epochs(folder)
     curves = sections.plot("Loss and accuracy after every epoch", training_curves(history)) if history else ""

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
-from ..app.reading import multi_image
+from .._support.html import picture_uri, text
 from ..attribution import METHODS, attribute
+from ..data.tiling import multi_image
 from ..evaluation.methods import method_settings
 from ..evaluation.results import method_title
-from ..markup import picture_uri, text
-from ..metrics.classifier import like
 from ..metrics.localisation import cell_shares
-from ..network import CoDANet
+from ..models.classifier import like
+from ..models.network import CoDANet
 from ..plot import heatmap, importance, pictures
 from . import sections
 from .findings import Case, Findings

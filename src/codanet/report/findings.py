@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..metrics import Pictures, probabilities
-from ..metrics.classifier import logits_of
-from ..network import CoDANet
+from ..data.pictures import Pictures
+from ..models.classifier import logits_of, probabilities
+from ..models.network import CoDANet
 
 IMAGES_AT_ONCE = 500
 RIGHT, WRONG = 10, 8  # decisions shown

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from .._support.html import data_uri, picture_uri, text
 from ..evaluation.results import method_title
-from ..markup import data_uri, picture_uri, text
 from ..metrics import METRICS
 from ..plot import heatmap, pictures
 from .findings import Case, Findings

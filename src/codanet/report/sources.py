@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .._support.download import cache_root
 from ..data import ImageData, canonical, load_data
-from ..data.cache import cache_root
+from ..training.run_files import LAST, LOGS, MODEL, SETTINGS
 
-LAST, MODEL = "last.ckpt", "model.safetensors"  # of a run; `run.py` names them, and brings Lightning along
 EPOCH_NUMBERS = ("loss_epoch", "val_loss", "train_accuracy", "val_accuracy")
 
 
@@ -35,7 +35,7 @@ def kind(folder: Path) -> str:
         return "evaluation"
     if (folder / MODEL).is_file() or (folder / LAST).is_file():
         return "run"
-    inside = sorted(path.name for path in folder.iterdir() if path.is_dir() and (path / "settings.json").is_file())
+    inside = sorted(path.name for path in folder.iterdir() if path.is_dir() and (path / SETTINGS).is_file())
     if inside:
         raise ValueError(f"{folder} holds several runs: give one of them, such as {folder / inside[0]}")
     if (folder / "records.jsonl").is_file():
@@ -48,7 +48,7 @@ def kind(folder: Path) -> str:
 def epochs(folder: Path) -> list[dict[str, float]]:
     """What was logged after every epoch, resumed runs put together; the last word on an epoch counts."""
     found: dict[int, dict[str, float]] = {}
-    logs = (folder / "logs").glob("*/metrics.csv")
+    logs = (folder / LOGS).glob("*/metrics.csv")
     for path in sorted(logs, key=lambda path: (len(path.parent.name), path.parent.name)):
         with path.open(encoding="utf-8", errors="replace", newline="") as file:
             for line in csv.DictReader(file):

@@ -1,0 +1,26 @@
+"""Words for what a user reads: an unknown name, a span of time."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """': did you mean 's_coda'?' and the list of what there is."""
+    known = list(known)
+    plain = {each.lower().replace("-", "_"): each for each in known}
+    close = get_close_matches(str(name).lower().replace("-", "_"), plain, n=1, cutoff=0.5)
+    guess = f": did you mean {plain[close[0]]!r}?" if close else ":"
+    return f"{guess} choose one of {', '.join(known)}"
+
+
+def duration(seconds: float) -> str:
+    """1 h 20 min, 6 min 5 s, 12 s."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def reason(error: BaseException) -> str:
+    """The first line of an error's own words, without a final stop."""
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return str(text).splitlines()[0].rstrip(".")

@@ -1,0 +1,79 @@
+"""The command line: one command per task, each thin over the library's own functions.
+
+Exit codes: 0 all is well, 1 some of it failed, 2 a mistake in what was asked, 130 stopped by Ctrl-C.
+"""
+
+import os
+import sys
+from importlib import import_module
+
+from .._support.messages import nearest
+from .._support.version import __version__
+
+USAGE = """\
+codanet: image classifiers whose every decision is an exact sum of pixel contributions
+
+  codanet explain cifar10 cat.jpg          which pixels speak for the class, which against: why.png
+  codanet train digits                     train on the embedded digits, under a minute
+  codanet train path/to/pictures           train on your own: one folder per class
+  codanet train cifar10-cpu --epochs 2     a recipe, with a setting of your own
+  codanet evaluate cifar10 --data cifar10  measure its explanations beside those of other methods
+  codanet report runs/digits               a run or an evaluation as one page to look at
+  codanet demo                             a web page: give it a picture, see why
+  codanet recipes                          what can be trained, and what the paper says of it
+  codanet models                           the networks, with their sizes
+  codanet bench --output bench.json        speed and memory against the paper's Algorithm 1
+  codanet completion bash                  a script for the Tab key
+
+codanet COMMAND --help tells more of each, with examples."""
+
+
+# where each command's main(arguments) is; a module is imported only when its command is given
+COMMANDS = {
+    "explain": ".explain",
+    "train": ".train",
+    "evaluate": ".evaluate",
+    "report": ".report",
+    "demo": ".demo",
+    "models": ".models",
+    "recipes": ".recipes",
+    "bench": ".bench",
+    "completion": ".completion",
+}
+
+RESUMED = {
+    "train": "; the same command goes on from the last complete epoch",
+    "evaluate": "; the same command goes on where it stopped",
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(USAGE)
+        return 0
+    if arguments[0] in ("--version", "-V"):
+        print(f"codanet {__version__}")
+        return 0
+    command, rest = arguments[0], arguments[1:]
+    if command not in COMMANDS:
+        print(f"codanet: unknown command {command!r}{nearest(command, COMMANDS)}", file=sys.stderr)
+        return 2
+    try:
+        code = import_module(COMMANDS[command], __name__).main(rest) or 0
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        print(f"codanet: stopped{RESUMED.get(command, '')}", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # whoever read what we print, `head` for one, has had enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (closed by Python's end)
+        return 0
+    except (ValueError, OSError) as error:
+        print(f"codanet: {error}", file=sys.stderr)
+        return 2
+    except Exception as error:
+        if type(error).__name__ == "ArgumentError":  # jsonargparse's own, about a value it cannot take
+            print(f"codanet: {error}", file=sys.stderr)
+            return 2
+        raise

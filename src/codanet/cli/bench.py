@@ -1,0 +1,38 @@
+"""`codanet bench`."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..benchmarks.bench import MODELS, bench
+
+ABOUT = """\
+Measure forward pass, training step, explanation and memory of codanet against the paper's Algorithm 1, and a ResNet-56
+beside them; print a table."""
+EXAMPLES = """\
+  codanet bench --output bench.json                     the paper's S network and its ranks, some minutes
+  codanet bench --models s_coda_r1_8 --batch 4 --quick  one network, once"""
+NUMBERS = {
+    "batch": (16, "images at a time"),
+    "size": (32, "side of the images"),
+    "threads": (2, "of the CPU"),
+    "rounds": (3, "processes for each measurement"),
+    "repeats": (6, "timings in each of them"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="codanet bench", description=ABOUT, epilog=f"examples:\n{EXAMPLES}", allow_abbrev=False
+    )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--models", nargs="+", default=list(MODELS), help=f"of codanet models ({', '.join(MODELS)})")
+    for key, (default, about) in NUMBERS.items():
+        parser.add_argument(f"--{key}", type=int, default=default, help=f"{about} (%(default)s)")
+    parser.add_argument("--output", type=Path, help="JSON file; a table in Markdown is written beside it")
+    parser.add_argument("--quick", action="store_true", help="every measurement once, to see that all works")
+    options = vars(parser.parse_args(arguments))
+    try:
+        bench(**options | {"models": tuple(options["models"])})
+    except ValueError as error:
+        parser.error(str(error))

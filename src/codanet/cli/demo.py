@@ -1,0 +1,50 @@
+"""`codanet demo`."""
+
+import time
+
+from .parser import Parser
+
+ABOUT = """\
+A web page: give it a picture, see the prediction and why. It is served to this machine alone unless --host says
+otherwise; pictures given to it stay in memory and are forgotten after an hour."""
+EXAMPLES = """\
+  codanet demo                                       the model that comes with codanet
+  codanet demo runs/digits/model.safetensors         your own
+  codanet demo model.safetensors --examples cifar10  with pictures of a data set to begin with
+  codanet demo --host 0.0.0.0 --port 8000            for everyone on the network"""
+LOCAL = ("127.0.0.1", "localhost", "::1")
+
+
+def parser() -> Parser:
+    made = Parser("demo", ABOUT, EXAMPLES)
+    made.add_argument("models", metavar="MODEL", nargs="*", help="a .safetensors file, or a shipped model's name")
+    made.add_argument("--host", default=LOCAL[0], help="address to serve at (%(default)s)")
+    made.add_argument("--port", type=int, metavar="N", help="default: the first free one from 7860")
+    made.add_argument("--share", choices=("no", "yes"), default="no", help="a public address by Gradio (%(default)s)")
+    made.add_argument("--examples", metavar="DATA", help="data set or folder whose pictures are offered")
+    return made
+
+
+def main(arguments: list[str]) -> int:
+    given = parser().parse(arguments)
+    from ..data import load_data
+    from ..models.labels import short_name
+    from ..models.weights import list_shipped, load
+
+    names = given.models or list_shipped() or ["cifar10"]
+    models = {short_name(name, names): load(name) for name in names}
+    data = load_data(given.examples) if given.examples else None
+    from ..app import start
+
+    page = start(models, host=given.host, port=given.port, share=given.share == "yes", data=data)
+    print(f"The page is at {page.share_url or page.local_url} until Ctrl-C ends it.", flush=True)
+    if given.host not in LOCAL or given.share == "yes":
+        print("Anyone who can reach that address can use it.", flush=True)
+    try:
+        while page.is_running:
+            time.sleep(0.2)
+    except KeyboardInterrupt:
+        print("Ended.")
+    finally:
+        page.close(verbose=False)
+    return 0

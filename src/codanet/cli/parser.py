@@ -1,0 +1,54 @@
+"""What the commands' parsers have in common: short help with examples, and one sentence for a mistake."""
+
+import argparse
+from typing import Any, NoReturn
+
+from .._support.messages import nearest
+
+
+class Parser(argparse.ArgumentParser):
+    def __init__(self, command: str, about: str, examples: str):
+        super().__init__(
+            prog=f"codanet {command}",
+            description=about,
+            epilog=f"examples:\n{examples}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def parse(self, arguments: list[str]) -> argparse.Namespace:
+        """Options may stand anywhere among the files; an unknown one is answered with the nearest."""
+        parsed, unknown = self.parse_known_intermixed_args(arguments)
+        if unknown:
+            word = unknown[0].partition("=")[0]
+            if not word.startswith("-"):
+                raise ValueError(f"{self.prog} was given {word!r}, which it has no use for: leave it out")
+            known = [option for action in self._actions for option in action.option_strings if option[:2] == "--"]
+            raise ValueError(f"unknown option {word!r}{nearest(word, known)}")
+        return parsed
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}; {self.prog} --help shows how it is used")
+
+
+def help_with_examples() -> type:
+    """For jsonargparse's own parsers: examples are printed line by line, as they are written."""
+    from jsonargparse import DefaultHelpFormatter
+
+    class Help(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
+        pass
+
+    return Help
+
+
+def positive(kind: type) -> Any:
+    """A number above 0, for argparse."""
+
+    def number(word: str) -> Any:
+        value = kind(word)
+        if not 0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"{word} is not above 0")
+        return value
+
+    number.__name__ = "number"
+    return number

@@ -1,0 +1,30 @@
+"""`codanet recipes`."""
+
+import json
+
+from .parser import Parser
+from .table import print_table
+
+ABOUT = "What codanet train knows by name, and what the paper says of it."
+EXAMPLES = """\
+  codanet recipes
+  codanet recipes --json"""
+
+
+def parser() -> Parser:
+    made = Parser("recipes", ABOUT, EXAMPLES)
+    made.add_argument("--json", action="store_true", help="one JSON object per recipe, instead of a table")
+    return made
+
+
+def main(arguments: list[str]) -> int:
+    given = parser().parse(arguments)
+    from ..training.settings import list_recipes, load_recipe
+
+    about = [(name, load_recipe(name).about) for name in list_recipes()]
+    if given.json:
+        for name, words in about:
+            print(json.dumps({"name": name, "about": words}))
+    else:
+        print_table(about)
+    return 0

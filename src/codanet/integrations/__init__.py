@@ -1,0 +1,1 @@
+"""codanet in other libraries' terms."""

@@ -1,0 +1,48 @@
+"""The maps that a metric is about: how they are made, and that they fit the images."""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from ..models.classifier import like
+from ..models.network import CoDANet, bare
+
+# (model, images [N, C, H, W] in [0, 1], targets [N]) to maps [N, H, W]
+Attribute = Callable[[nn.Module, Tensor, Tensor], Tensor]
+
+
+class Contributions:
+    """A CoDA-Net's own maps. Several targets per image, [N, K], share one forward pass and give [N, K, H, W]."""
+
+    several_targets = True
+
+    def __call__(self, model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+        model = bare(model)
+        if not isinstance(model, CoDANet):
+            raise ValueError(
+                f"a {type(model).__name__} has no contributions of its own: only CoDA-Nets have, so choose another "
+                "method"
+            )
+        return model.explain(images, targets).pixels
+
+
+contributions = Contributions()
+
+
+def checked_targets(images: Tensor, targets: Tensor) -> Tensor:
+    if images.ndim != 4 or targets.shape != (len(images),) or targets.is_floating_point():
+        raise ValueError(
+            f"images {list(images.shape)} with targets {list(targets.shape)} of {targets.dtype}: give [N, C, H, W] and "
+            "one class number for each"
+        )
+    return targets.long().cpu()
+
+
+def maps_of(attribute: Attribute | Tensor, model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+    """Maps [N, H, W] in float64, made by a function or given; values that are not finite stay in them."""
+    maps = attribute if isinstance(attribute, Tensor) else attribute(model, like(model, images), targets)
+    wanted = (len(images), *images.shape[2:])
+    if not isinstance(maps, Tensor) or tuple(maps.shape) != wanted:
+        given = list(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
+        raise ValueError(f"the maps are {given} for images {list(images.shape)}: they must be {list(wanted)}")
+    return maps.detach().double().cpu()

@@ -1,0 +1,218 @@
+"""CoDANet: [x, 1 - x] → layers of convolutional DAUs → sum-pool → / T + b0 (sec. 3.3, 3.4)."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..dau import DAUConv2d, Rescale
+from .explanation import Explanation, Target, resolve_targets
+from .linear_map import LinearMap
+
+LOGIT_BIAS = math.log(0.1 / 0.9)  # b0: an untrained network gives every class a probability of 0.1
+LOWEST, HIGHEST = -0.5, 1.5  # what an image in [0, 1], noise added, may reach
+CHUNK_NUMBERS = 32 << 20  # floats of pulled-back patches that an explanation holds at a time
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A row of the paper's architecture table."""
+
+    units: int
+    rank: int
+    kernel_size: int = 3
+    stride: int = 1
+
+
+def bare(model: nn.Module) -> nn.Module:
+    """The module inside torch.compile's wrapper, which knows what it is."""
+    inner = getattr(model, "_orig_mod", model)
+    return inner if isinstance(inner, nn.Module) else model
+
+
+class CoDANet(nn.Module):
+    """Images [N, C, H, W] in [0, 1], or already encoded [N, 2C, H, W], to logits [N, classes].
+
+    logits = W(x) x / T + b0, so the contributions W(x) ⊙ x / T of a class add up to its logit less b0.
+    """
+
+    def __init__(
+        self,
+        layers: tuple[Layer, ...] | list[Layer],
+        *,
+        image_channels: int = 3,
+        image_size: tuple[int, int] | int | None = None,
+        temperature: float = 1.0,
+        logit_bias: float = LOGIT_BIAS,
+        rescale: Rescale = "sq",
+        bias: bool = True,
+        recompute: bool = False,
+        class_names: tuple[str, ...] | None = None,
+        name: str = "coda",
+        provenance: dict[str, Any] | None = None,
+    ):
+        super().__init__()
+        if not layers:
+            raise ValueError("a CoDANet was given no layers: it needs at least one, whose units are the classes")
+        if not isinstance(temperature, (int, float)) or not (math.isfinite(temperature) and temperature > 0):
+            raise ValueError(f"temperature is {temperature!r}: it must be a positive number, 1000 for example")
+        if isinstance(image_size, int):
+            image_size = (image_size, image_size)
+        if image_size is not None and not (
+            len(image_size) == 2 and all(isinstance(side, int) and side > 0 for side in image_size)
+        ):
+            raise ValueError(
+                f"image_size is {image_size!r}: it must be the height and width in pixels, or None for any"
+            )
+        if not isinstance(image_channels, int) or image_channels < 1:
+            raise ValueError(f"image_channels is {image_channels!r}: it must be 1 for grey, 3 for RGB, or more")
+        self.architecture = tuple(layers)
+        self.num_classes = layers[-1].units
+        self.image_channels, self.image_size = image_channels, image_size
+        self.temperature, self.logit_bias = float(temperature), float(logit_bias)
+        self.rescale, self.name = rescale, name
+        self.class_names = self._checked_names(class_names)
+        self.provenance = dict(provenance or {})
+        channels = [2 * image_channels, *(layer.units for layer in layers)]
+        self.layers = nn.ModuleList(
+            DAUConv2d(
+                channels[i],
+                layer.units,
+                layer.rank,
+                layer.kernel_size,
+                layer.stride,
+                rescale=rescale,
+                bias=bias,
+                recompute=recompute,
+            )
+            for i, layer in enumerate(layers)
+        )
+
+    def _checked_names(self, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if names is not None and len(names) != self.num_classes:
+            raise ValueError(f"{len(names)} class names were given for {self.num_classes} classes: give one for each")
+        return None if names is None else tuple(str(name) for name in names)
+
+    @property
+    def units(self) -> tuple[DAUConv2d, ...]:
+        """The layers, typed."""
+        return tuple(cast(DAUConv2d, layer) for layer in self.layers)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.units[0].A.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.units[0].A.device
+
+    def encode(self, images: Tensor) -> Tensor:
+        """[r, g, b] to [r, g, b, 1-r, 1-g, 1-b], so that dark pixels count as much as bright ones."""
+        images = self._checked_images(images)
+        if images.shape[1] == 2 * self.image_channels:
+            return images
+        return torch.cat([images, 1 - images], 1)
+
+    def _checked_images(self, images: Tensor) -> Tensor:
+        channels = self.image_channels
+        if not isinstance(images, Tensor) or images.ndim != 4 or images.shape[1] not in (channels, 2 * channels):
+            given = f"a tensor of shape {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
+            raise ValueError(
+                f"images are {given}: they must be [N, {channels}, H, W], "
+                f"or [N, {2 * channels}, H, W] if encoded as [x, 1-x]"
+            )
+        if not images.is_floating_point():
+            raise ValueError(
+                f"images are {images.dtype}: they must be floating point in [0, 1], so divide 8-bit ones by 255"
+            )
+        if images.device != self.device:
+            raise ValueError(f"images are on {images.device}, the model is on {self.device}: move one of them")
+        if 0 in images.shape:
+            raise ValueError(
+                f"images have shape {list(images.shape)}: there is nothing in them, so give at least one pixel"
+            )
+        if not torch.compiler.is_compiling() and not (self.training and images.device.type != "cpu"):
+            low, high = (bound.item() for bound in torch.aminmax(images.detach()))
+            if not (low >= LOWEST and high <= HIGHEST):  # NaN fails too
+                raise ValueError(
+                    f"image values run from {low:.4g} to {high:.4g}: they must be finite and in [0, 1], "
+                    "not 0..255 and not normalised by mean and deviation"
+                )
+        return images.to(self.dtype)
+
+    def features(self, encoded: Tensor) -> Tensor:
+        """The last layer's map [N, classes, H', W'], before pooling."""
+        for layer in self.units:
+            encoded = layer(encoded)
+        return encoded
+
+    def pool(self, maps: Tensor) -> Tensor:
+        """Σ over positions / T + b0."""
+        return (
+            maps.sum((2, 3), dtype=torch.promote_types(maps.dtype, torch.float32)) / self.temperature + self.logit_bias
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.pool(self.features(self.encode(images)))
+
+    def align(self, images: Tensor) -> tuple[Tensor, LinearMap]:
+        """The logits, and the linear map that made them of the images; differentiable."""
+        activations, weights = [self.encode(images)], []
+        for layer in self.units:
+            out, made = layer.align(activations[-1])
+            activations.append(out)
+            weights.append(made)
+        logits = self.pool(activations[-1])
+        return logits, LinearMap(
+            self.units,
+            tuple(activations),
+            tuple(weights),
+            self.temperature,
+            self.logit_bias,
+            logits,
+            differentiable=torch.is_grad_enabled(),
+        )
+
+    @torch.no_grad()
+    def trace(self, images: Tensor) -> LinearMap:
+        """The dynamic linear map between any two layers for these images."""
+        return self.align(images)[1]
+
+    @torch.no_grad()
+    def explain(self, images: Tensor, target: Target = None) -> Explanation:
+        """Why the model gives the predicted class, or `target`, its logit.
+
+        target: None for the predicted class; a class (number or name); one class per image [N]; several per image
+        [N, K]; or "all". Memory stays bounded: images, and classes where there are many, are taken in chunks.
+        """
+        encoded = self.encode(images)
+        given, several = resolve_targets(target, len(encoded), self.num_classes, self.class_names)
+        largest = self._largest_patches(encoded.shape[2], encoded.shape[3])
+        targets_at_once = max(1, min(1 if given is None else given.shape[1], CHUNK_NUMBERS // largest))
+        images_at_once = max(1, CHUNK_NUMBERS // (largest * targets_at_once))
+        parts = []
+        for start in range(0, len(encoded), images_at_once):
+            chunk = slice(start, start + images_at_once)
+            logits, linear_map = self.align(encoded[chunk])
+            targets = logits.argmax(1, keepdim=True) if given is None else given[chunk].to(logits.device)
+            some = [linear_map.class_rows(part) for part in targets.split(targets_at_once, 1)]
+            parts.append((logits, targets, some[0] if len(some) == 1 else torch.cat(some, 1)))
+        logits, targets, rows = (torch.cat(part) for part in zip(*parts, strict=True))
+        return Explanation(
+            logits=logits,
+            targets=targets if several else targets[:, 0],
+            rows=rows if several else rows[:, 0],
+            inputs=encoded.detach(),
+            bias=self.logit_bias,
+            class_names=self.class_names,
+        )
+
+    def _largest_patches(self, height: int, width: int) -> int:
+        """The most numbers that one image's patches hold in any layer."""
+        largest = 1
+        for layer in self.units:
+            height, width = layer.output_size(height, width)
+            largest = max(largest, height * width * layer.B.shape[1])
+        return largest

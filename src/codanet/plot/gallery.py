@@ -1,0 +1,256 @@
+"""Many picture files explained: read ahead by threads, explained in batches, drawn and written by threads behind."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from matplotlib.figure import Figure
+from PIL import Image
+from torch import Tensor
+
+from .._support.errors import DataError
+from ..attribution import METHODS, attribute, settings_of
+from ..data.folder import image_files
+from ..data.image import read_image
+from ..models.explanation import Explanation, resolve_targets
+from ..models.layer_contributions import layer_contributions
+from ..models.network import CoDANet
+from . import card, colour_scale, comparison, contribution_maps, heatmap, importance, painted
+from . import pictures as rgb
+from .maps import named
+from .sheet import number, shortened
+from .strips import LAYERS_IN_A_ROW, strip
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
+ANY_SIZE = 224, 224  # for a model that takes images of any size
+BATCH, BATCH_NUMBERS = 32, 8 << 20  # images, and numbers in their maps, explained at a time
+READERS, WRITERS = 2, 2
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One file: why the model says what it says of it, or what was wrong with the file."""
+
+    path: Path
+    explanation: Explanation | None = None  # of one image and K targets
+    others: dict[str, Tensor] = field(default_factory=dict)  # maps of other methods [1, K, H, W] by title
+    layers: list[Tensor] = field(default_factory=list)  # contributions from every layer to the first target [1, h, w]
+    error: str = ""
+
+
+def picture_paths(words: Iterable[str | os.PathLike[str]]) -> list[Path]:
+    """Files as they are given, the pictures in folders, and what patterns such as 'photos/*.jpg' match; each once."""
+    found: dict[Path, None] = {}
+    for word in words:
+        path = Path(word).expanduser()
+        if path.is_dir():
+            some = [file for file in image_files(path) if file.suffix.lower() in SUFFIXES]
+            if not some:
+                raise DataError(f"'{path}' has no pictures in it: give a folder of {', '.join(SUFFIXES)} files.")
+        elif path.exists() or not glob.has_magic(str(word)):
+            some = [path]
+        else:
+            some = [Path(name) for name in sorted(glob.glob(str(path), recursive=True)) if not Path(name).is_dir()]
+            if not some:
+                raise DataError(f"Nothing matches '{word}': check the pattern and the folder.")
+        found.update(dict.fromkeys(some))
+    if missing := [path for path in found if not path.exists()]:
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        raise DataError(f"'{missing[0]}'{more} does not exist: check the path of the picture.")
+    return list(found)
+
+
+def explain_files(
+    model: CoDANet,
+    paths: Sequence[Path],
+    *,
+    targets: Sequence[int | str] = (),
+    top: int = 1,
+    methods: Sequence[str] = (),
+    layers: bool = False,
+) -> Iterator[Explained]:
+    """In the order of the paths; for the `targets`, or else the `top` classes of each picture.
+
+    `methods` are names of `codanet.attribution.METHODS` to compare with. What cannot be read is yielded with its error.
+    """
+    for method in methods:
+        settings_of(method).check(model)
+    chosen = [class_number(target, model) for target in targets]
+    if not 1 <= top <= model.num_classes:
+        raise ValueError(f"top is {top}: it must be from 1 to the model's {model.num_classes} classes")
+    height, width = model.image_size or ANY_SIZE
+    count = len(chosen) or top
+    size = max(1, min(BATCH, BATCH_NUMBERS // (2 * model.image_channels * height * width * count)))
+
+    def explained(batch: list[tuple[Path, Tensor]]) -> Iterator[Explained]:
+        images = torch.stack([image for _, image in batch]).to(model.device, model.dtype)
+        wanted: Tensor | None = torch.tensor(chosen).expand(len(images), count) if chosen else None
+        if not chosen and count > 1:
+            with torch.no_grad():
+                wanted = model(images).topk(count).indices
+        explanation = model.explain(images, wanted)
+        classes = explanation.targets.view(len(images), -1)
+        others = {}
+        for method in methods:
+            maps = [attribute(model, images, each, method) for each in classes.unbind(1)]
+            others[METHODS[method].title] = torch.stack(maps, 1)
+        from_layers = layer_contributions(model, images, classes[:, 0]) if layers else []
+        for index, (path, _) in enumerate(batch):
+            one = slice(index, index + 1)
+            yield Explained(
+                path,
+                explanation.part(index),
+                {title: maps[one] for title, maps in others.items()},
+                [maps[one] for maps in from_layers],
+            )
+
+    read = partial(_read, model=model, size=(height, width))
+    waiting: list[Explained | tuple[Path, Tensor]] = []
+    for path, image in ahead(read, paths, READERS, 2 * size):
+        waiting.append(Explained(path, error=image) if isinstance(image, str) else (path, image))
+        if len(waiting) >= size:
+            yield from _in_order(waiting, explained)
+            waiting = []
+    yield from _in_order(waiting, explained)
+
+
+def _in_order(
+    waiting: list[Explained | tuple[Path, Tensor]],
+    explained: Callable[[list[tuple[Path, Tensor]]], Iterator[Explained]],
+) -> Iterator[Explained]:
+    batch = [each for each in waiting if not isinstance(each, Explained)]
+    results = explained(batch) if batch else iter(())
+    for each in waiting:
+        yield each if isinstance(each, Explained) else next(results)
+
+
+def _read(path: Path, model: CoDANet, size: tuple[int, int]) -> tuple[Path, Tensor | str]:
+    try:
+        return path, read_image(path, size=size, channels=model.image_channels)
+    except DataError as error:
+        return path, str(error)
+
+
+def class_number(target: int | str, model: CoDANet) -> int:
+    """Of a class given by name, by number, or by a number in letters."""
+    names = model.class_names or ()
+    if isinstance(target, str) and target not in names and target.isdecimal():
+        target = int(target)
+    given, _ = resolve_targets(target, 1, model.num_classes, model.class_names)
+    assert given is not None
+    return int(given)
+
+
+def ahead(work: Callable[[T], R], items: Iterable[T], threads: int, window: int) -> Iterator[R]:
+    """work(item) for every item, in order, at most `window` of them begun and not yet taken."""
+    pool, begun = ThreadPoolExecutor(threads), deque[Future[R]]()
+    try:
+        for item in items:
+            begun.append(pool.submit(work, item))
+            if len(begun) >= window:
+                yield begun.popleft().result()
+        while begun:
+            yield begun.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def drawn(
+    explained: Explained, *, palette: str = "red-blue", style: str = "map", scale: float | None = None
+) -> Image.Image:
+    """One file as a card: the picture as the model saw it, its maps, those of other methods, and the layers'."""
+    explanation = explained.explanation
+    if explanation is None:
+        raise ValueError(f"{explained.path} was not explained ({explained.error}): there is nothing to draw")
+    targets = explanation.targets.view(-1).tolist()
+    predicted = int(explanation.logits.argmax())
+    scale = colour_scale(explanation.pixels) if scale is None else scale
+    panels, titles = [rgb(explanation.images)[0]], [named(explanation, 0, predicted).replace("\n", " ")]
+    maps = painted(explanation, style, palette, scale)[0]
+    for index, target in enumerate(targets):
+        only = len(targets) == 1 and target == predicted
+        panels.append(maps[index])
+        titles.append("contributions" if only else named(explanation, 0, target, "for "))
+        for title, given in explained.others.items():
+            values = given[0, index]
+            panels.append((importance(values, palette) if title == "RISE" else heatmap(values, None, palette))[0])
+            titles.append(title)
+    for layer, values in enumerate(explained.layers[1:], start=1):
+        limit = colour_scale(values)
+        panels.append(heatmap(values, limit, palette)[0])
+        titles.append(f"layer {layer} ±{number(limit)}")
+    return card(panels, titles, scale=None if style == "weights" else scale, palette=palette)
+
+
+def page(
+    explained: Sequence[Explained], *, palette: str = "red-blue", style: str = "map", scale: float | None = None
+) -> Figure:
+    """A few files on one page, all their contribution maps on one scale."""
+    known = [each for each in explained if each.explanation is not None]
+    parts = [each.explanation for each in known if each.explanation is not None]
+    if not parts:
+        raise ValueError("no picture was explained: there is nothing to draw")
+    whole = Explanation(
+        logits=torch.cat([part.logits for part in parts]),
+        targets=torch.cat([part.targets for part in parts]),
+        rows=torch.cat([part.rows for part in parts]),
+        inputs=torch.cat([part.inputs for part in parts]),
+        bias=parts[0].bias,
+        class_names=parts[0].class_names,
+    )
+    titles = None
+    if len(known) > 1:
+        tops = whole.logits.argmax(1).tolist()
+        titles = [f"{shortened(each.path.name)}\n{named(whole, i, tops[i])}" for i, each in enumerate(known)]
+    if known[0].layers:
+        names = ["image", *(f"layer {layer}" for layer in range(1, len(known[0].layers)))]
+        maps = {name: torch.cat([each.layers[i] for each in known]) for i, name in enumerate(names)}
+        tops = whole.targets.view(len(whole), -1)[:, 0].tolist()
+        return strip(
+            whole.images,
+            maps,
+            titles=titles or [named(whole, i, target) for i, target in enumerate(tops)],
+            palette=palette,
+            columns=LAYERS_IN_A_ROW,
+        )
+    others = {title: torch.cat([each.others[title] for each in known]) for title in known[0].others}
+    if others or len(known) == 1 or whole.targets.ndim == 2:
+        return comparison(whole, others, titles=titles, palette=palette, style=style, scale=scale)
+    return contribution_maps(whole, titles=titles, palette=palette, style=style, scale=scale)
+
+
+def record(explained: Explained, picture: Path | None, top: int = 1) -> dict[str, Any]:
+    """One file as plain values, for JSON; a target's positive and negative contributions and bias make its logit."""
+    if explained.explanation is None:
+        return {"image": str(explained.path), "error": explained.error}
+    explanation, logits = explained.explanation, explained.explanation.logits[0].double()
+
+    def entry(target: int) -> dict[str, Any]:
+        logit = logits[target].item()
+        probability = torch.sigmoid(logits[target]).item()
+        return {"class": explanation.class_name(target), "number": target, "probability": probability, "logit": logit}
+
+    targets = explanation.targets.view(-1).tolist()
+    parts = explanation.contributions.reshape(len(targets), -1).double()
+    sums = zip(parts.clamp(min=0).sum(1).tolist(), parts.clamp(max=0).sum(1).tolist(), strict=True)
+    return {
+        "image": str(explained.path),
+        "classes": [entry(target) for target in logits.topk(top).indices.tolist()],
+        "targets": [
+            {**entry(target), "positive": positive, "negative": negative, "bias": explanation.bias}
+            for target, (positive, negative) in zip(targets, sums, strict=True)
+        ],
+        "picture": None if picture is None else str(picture),
+    }

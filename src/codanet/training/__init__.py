@@ -1,0 +1,28 @@
+"""Training on Lightning: `train("digits")`, `train("my/pictures")`; stopped, it goes on where it stopped.
+
+What brings Lightning along is imported on first use: settings, recipes and the names of a run's files are light.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .run_files import BEST, LAST, MODEL
+
+if TYPE_CHECKING:
+    from .callbacks import Divergence
+    from .module import Classification
+    from .run import Result, train, train_all
+
+__all__ = ["BEST", "LAST", "MODEL", "Classification", "Divergence", "Result", "train", "train_all"]
+
+_HOMES = {"Classification": "module", "Divergence": "callbacks", "Result": "run", "train": "run", "train_all": "run"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,142 @@
+"""What happens around a training run: checkpoints, pictures of contribution maps, and what the terminal shows."""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from .._support.messages import duration
+from ..plot import contribution_maps, save
+from .run_files import BEST, LAST, MAPS
+
+
+class Divergence(ValueError):
+    """The loss is no longer a number."""
+
+
+def save_whole(trainer: Trainer, path: Path) -> None:
+    """A checkpoint that is there complete or not at all, whenever the process is killed or the disk is full."""
+    temporary = path.with_name(f".{path.name}.part")
+    try:
+        trainer.save_checkpoint(temporary, weights_only=False)
+        if trainer.is_global_zero:
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(
+            error.errno, f"a checkpoint could not be written ({error.strerror}): the one before it is kept", str(path)
+        ) from None
+
+
+class Checkpoints(Callback):
+    """`last.ckpt` after every epoch, `best.ckpt` where the validation accuracy is the highest so far."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.best, self.started = folder, -1.0, 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.best = state_dict["best"]
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.started = time.monotonic()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """After the epoch's validation."""
+        module: Any = pl_module
+        module.seconds += time.monotonic() - self.started
+        if not all(p.isfinite().all() for p in pl_module.parameters()):
+            raise Divergence(
+                f"the weights are not finite after epoch {trainer.current_epoch + 1}: the checkpoint before it is "
+                "kept; start a new run with a smaller learning_rate"
+            )
+        accuracy = float(trainer.callback_metrics["val_accuracy"])
+        improved = accuracy > self.best
+        self.best = max(self.best, accuracy)
+        save_whole(trainer, self.folder / LAST)
+        if improved:
+            save_whole(trainer, self.folder / BEST)
+
+
+class ContributionMaps(Callback):
+    """A few validation images with the contribution maps of their predicted classes, as training goes on."""
+
+    def __init__(self, folder: Path, every: int, number: int = 8):
+        self.folder, self.every, self.number = folder, every, number
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        epoch = trainer.current_epoch + 1
+        if not trainer.is_global_zero or (epoch % self.every and epoch != trainer.max_epochs):
+            return
+        module: Any = pl_module
+        split = module.data.val
+        step = max(1, len(split) // self.number)
+        images, _ = split.__getitems__(list(range(0, len(split), step))[: self.number])
+        with torch.no_grad():
+            pictures = module.fitting(images.to(module.model.dtype) / 255, torch.Generator()).to(module.device)
+        figure = contribution_maps(module.model.explain(pictures))
+        folder = self.folder / MAPS
+        folder.mkdir(exist_ok=True)
+        save(figure, folder / f"epoch-{epoch:03d}.png")
+        for logger in trainer.loggers:
+            if hasattr(logger.experiment, "add_figure"):
+                logger.experiment.add_figure("contributions", figure, global_step=trainer.global_step)
+
+
+class Lines(Callback):
+    """One line per epoch, for logs and pipes."""
+
+    def __init__(self) -> None:
+        self.started, self.first = 0.0, 0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.started, self.first = time.monotonic(), trainer.current_epoch
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.is_global_zero:
+            return
+        epoch, epochs = trainer.current_epoch + 1, trainer.max_epochs or 0
+        values = {key: float(value) for key, value in trainer.callback_metrics.items()}
+        spent = time.monotonic() - self.started
+        left = spent / (epoch - self.first) * (epochs - epoch)
+        print(
+            f"epoch {epoch}/{epochs}  loss {values['loss_epoch']:.4f}  train {values['train_accuracy']:.1%}  "
+            f"val {values['val_accuracy']:.2%}  {duration(spent)} spent, {duration(left)} left",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def progress_bar() -> Any:
+    """A bar with loss, accuracy and the time left of the whole run on a terminal, none elsewhere."""
+    if not sys.stderr.isatty():
+        return None
+    from lightning.pytorch.callbacks import RichProgressBar
+
+    class Bar(RichProgressBar):
+        started, first = 0.0, 0
+
+        def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            super().on_train_start(trainer, pl_module)
+            self.started, self.first = time.monotonic(), trainer.global_step
+
+        def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
+            shown = trainer.progress_bar_metrics
+            names = {"loss_step": "loss", "train_accuracy": "train", "val_accuracy": "val"}
+            metrics: dict[str, Any] = {
+                label: round(float(shown[name]), 4) for name, label in names.items() if name in shown
+            }
+            done, steps = trainer.global_step - self.first, trainer.estimated_stepping_batches - self.first
+            if done:
+                metrics["left"] = duration((time.monotonic() - self.started) / done * (steps - done))
+            return metrics
+
+    return Bar()

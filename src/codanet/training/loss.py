@@ -1,0 +1,61 @@
+"""The training objective (eq. 9, 10): BCE(σ(W(x)x / T + b0), y) + λ ⟨|W(x)|⟩."""
+
+import torch
+from torch import Generator, Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, one_hot
+
+from ..models.network import CoDANet
+
+
+def wrong_classes(labels: Tensor, classes: int, generator: Generator | None = None) -> Tensor:
+    """One class per image, drawn evenly from those it does not belong to."""
+    step = torch.randint(1, classes, labels.shape, generator=generator).to(labels.device)
+    return (labels + step) % classes
+
+
+def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """One-vs-all: every class has a yes and a no of its own; the mean over images and classes.
+
+    Labels are class numbers [N], or [N, classes] with a one for every class that is there.
+    """
+    wanted = one_hot(labels, logits.shape[1]) if labels.ndim == 1 else labels
+    return binary_cross_entropy_with_logits(logits, wanted.to(logits.dtype))
+
+
+def mean_weight(
+    model: CoDANet, images: Tensor, labels: Tensor, generator: Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """The logits, and ⟨|W|⟩ over the rows of the true class and of one wrong class per image (supplement C.1).
+
+    Differentiable through the transposed layers: no second derivative is taken anywhere.
+    """
+    logits, linear_map = model.align(images)
+    if labels.ndim != 1:
+        raise ValueError(f"labels have shape {list(labels.shape)}: λ needs one class per image, so leave mosaics out")
+    targets = torch.stack([labels, wrong_classes(labels, model.num_classes, generator)], 1)
+    rows = linear_map.class_rows(targets)  # W / T
+    return logits, rows.abs().mean() * model.temperature
+
+
+def at_temperature(logits: Tensor, model: CoDANet, temperature: float) -> Tensor:
+    """The logits that the model would give with another T: b0 + (logits - b0) T / T'."""
+    if temperature == model.temperature:
+        return logits
+    return model.logit_bias + (logits - model.logit_bias) * (model.temperature / temperature)
+
+
+def objective(
+    model: CoDANet,
+    images: Tensor,
+    labels: Tensor,
+    regularisation: float = 0.0,
+    generator: Generator | None = None,
+    temperature: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The loss, at another temperature if one is given, and the logits. With λ = 0 the rows of W are not computed."""
+    temperature = model.temperature if temperature is None else temperature
+    if regularisation == 0:
+        logits = model(images)
+        return classification_loss(at_temperature(logits, model, temperature), labels), logits
+    logits, weight = mean_weight(model, images, labels, generator)
+    return classification_loss(at_temperature(logits, model, temperature), labels) + regularisation * weight, logits

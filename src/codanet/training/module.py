@@ -1,0 +1,144 @@
+"""A CoDA-Net learning to classify, as Lightning trains it: its batches, loss, optimiser and schedule."""
+
+import math
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+from torch.utils.data import DataLoader
+
+from ..data import ImageData, batches
+from ..data.augmentation import augmentation, erased
+from ..data.tiling import mosaics
+from ..models.network import CoDANet
+from .callbacks import Divergence
+from .loss import at_temperature, classification_loss, objective
+from .muon import Muon
+from .schedule import learning_rate_factor, side_at, temperature_at
+from .settings import Settings
+
+
+class Classification(LightningModule):
+    """A CoDA-Net with its data, loss, optimiser and schedule."""
+
+    def __init__(self, model: CoDANet, data: ImageData, settings: Settings, stages: tuple[dict[str, Any], ...] = ()):
+        super().__init__()
+        self.model, self.data, self.settings, self.stages = model, data, settings, stages
+        # in a tuple, so that its weights are not a second set of this module's
+        self.compiled = (torch.compile(model),) if settings.compile and not settings.regularisation else ()
+        self.augmentation: nn.Module = augmentation(settings.augmentation, model.image_size or data.image_size)
+        larger = model.image_size is not None and data.image_size != model.image_size
+        self.fitting: nn.Module = augmentation("centre-crop" if larger else "none", model.image_size or data.image_size)
+        self.seconds = 0.0  # of training, over all the times that the run was taken up
+        self.counts = torch.zeros(3, dtype=torch.float64)
+
+    def _loader(self, train: bool) -> DataLoader[Any]:
+        share = self.trainer.world_size * self.settings.accumulate
+        split = self.data.train if train else self.data.val
+        in_memory = hasattr(split, "images")
+        return batches(
+            split,
+            self.settings.batch_size // share if train else 256,
+            shuffle=train,
+            seed=self.settings.seed,
+            workers=0 if in_memory else self.settings.workers,
+            rank=self.global_rank,
+            world=self.trainer.world_size,
+        )
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        return self._loader(train=True)
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        return self._loader(train=False)
+
+    def generator(self, batch: int) -> torch.Generator:
+        """Of what is random in a batch: the same whether the run was interrupted before it or not."""
+        seed = ((self.settings.seed % 2**16 * 2**12 + self.current_epoch) * 2**24 + batch) * 2**8 + self.global_rank
+        return torch.Generator().manual_seed(seed % 2**63)
+
+    @property
+    def progress(self) -> float:
+        """The share of the run's updates that are done."""
+        return self.global_step / max(1, int(self.trainer.estimated_stepping_batches))
+
+    def _pictures(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, float]:
+        """A batch as the network is to see it, its labels, and T."""
+        settings, progress = self.settings, self.progress
+        temperature = temperature_at(settings, self.model.temperature, progress)
+        pictures = self.augmentation(images.to(self.model.dtype) / 255, generator)
+        height, width = pictures.shape[2:]
+        side = side_at(settings, min(height, width), progress)
+        if side < min(height, width):
+            share = side / min(height, width)
+            size = (round(height * share), round(width * share))
+            pictures = interpolate(pictures, size, mode="bilinear", antialias=True)
+            temperature *= size[0] * size[1] / (height * width)  # there are so many fewer positions to sum over
+        together = torch.rand((), generator=generator) < settings.mosaic
+        if together and len(pictures) % 4 == 0:
+            pictures, labels = mosaics(pictures, labels, self.model.num_classes)
+        if settings.erase:
+            pictures = erased(self.model.encode(pictures), settings.erase, generator)
+        return pictures, labels, temperature
+
+    def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
+        images, labels = batch
+        generator = self.generator(index)
+        with torch.no_grad():
+            pictures, labels, temperature = self._pictures(images, labels, generator)
+        if self.compiled:
+            logits = self.compiled[0](pictures)
+            loss = classification_loss(at_temperature(logits, self.model, temperature), labels)
+        else:
+            loss, logits = objective(self.model, pictures, labels, self.settings.regularisation, generator, temperature)
+        if not torch.isfinite(loss.detach()):
+            raise Divergence(
+                f"the loss became {loss.item()} at step {self.global_step} (epoch {self.current_epoch + 1}): the last "
+                "good checkpoint is kept; start a new run with a smaller learning_rate"
+            )
+        first = logits.detach().argmax(1)
+        right = first == labels if labels.ndim == 1 else labels.gather(1, first[:, None])[:, 0]
+        correct = right.float().mean()
+        self.log("loss", loss.detach(), prog_bar=True, on_step=True, on_epoch=True, batch_size=len(labels))
+        self.log("train_accuracy", correct, prog_bar=True, on_step=False, on_epoch=True, batch_size=len(labels))
+        return loss
+
+    def on_validation_epoch_start(self) -> None:
+        self.counts = torch.zeros(3, dtype=torch.float64)
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
+        images, labels = batch
+        pictures = self.fitting(images.to(self.model.dtype) / 255, torch.Generator())
+        loss, logits = objective(self.model, pictures, labels)
+        right = (logits.argmax(1) == labels).sum()
+        self.counts += torch.tensor([loss.item() * len(labels), float(right), float(len(labels))], dtype=torch.float64)
+
+    def on_validation_epoch_end(self) -> None:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            counts = self.counts.float().to(self.device)
+            torch.distributed.all_reduce(counts)
+            self.counts = counts.double().cpu()
+        total, right, number = self.counts.tolist()
+        self.log("val_loss", total / number, rank_zero_only=True)
+        self.log("val_accuracy", right / number, prog_bar=True, rank_zero_only=True)
+
+    def configure_optimizers(self) -> Any:
+        kind = Muon if self.settings.optimiser == "muon" else torch.optim.Adam
+        optimiser = kind(self.model.parameters(), self.settings.learning_rate)
+        steps = max(1, int(self.trainer.estimated_stepping_batches))
+        per_epoch = max(1, math.ceil(steps / self.settings.epochs))
+
+        def factor(step: int) -> float:
+            # the last update of a one-cycle run is the smallest, not zero
+            return learning_rate_factor(self.settings, step // per_epoch, (step + 0.5) / steps)
+
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, factor)
+        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["seconds"], checkpoint["stages"] = self.seconds, list(self.stages)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.seconds, self.stages = checkpoint["seconds"], tuple(checkpoint.get("stages", ()))

