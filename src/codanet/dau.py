@@ -35,8 +35,8 @@ class NormFactor(NamedTuple):
 class DynamicWeights(NamedTuple):
     """The linear map a layer made of one input, factored: w_j = scale_j Σ_r z_r Â_rj at every position."""
 
-    z: Tensor  # [N, H', W', R]
-    scale: Tensor  # [N, H', W', n]
+    z: Tensor  # [P, R], for the P = N·H'·W' patches
+    scale: Tensor  # [P, n]
     shape: torch.Size  # of the layer's input, [N, C, H, W]
 
 
@@ -44,17 +44,19 @@ def norm_factor(A: Tensor, order: int = 2) -> NormFactor:
     """For Â [R, n, d]; in float64, where there is one, since a Gram matrix squares what is nearly dependent in Â."""
     wide = A if A.device.type == "mps" else A.double()
     narrow = torch.promote_types(A.dtype, torch.float32)
-    largest = wide.detach().abs().amax((0, 2))
-    size = torch.where(largest > 0, largest, 1.0)  # s [n]
-    columns = wide.transpose(0, 1) / size[:, None, None]  # [n, R, d]
-    if order == 1:
-        return NormFactor(columns.permute(1, 2, 0).to(narrow), size.to(narrow))
+    columns = wide.transpose(0, 1)  # [n, R, d]
     gram = columns @ columns.transpose(1, 2)  # [n, R, R]
-    diagonal = gram.detach().diagonal(dim1=1, dim2=2)
-    # rows that are dependent or zero leave Cholesky nothing to divide by: a shift below what narrow numbers resolve
-    shift = 4 * len(A) * torch.finfo(wide.dtype).eps * torch.where(diagonal > 0, diagonal, 1.0)
-    factor, _ = torch.linalg.cholesky_ex(gram + torch.diag_embed(shift))
-    factor = factor * (largest > 0)[:, None, None]
+    square = gram.detach().diagonal(dim1=1, dim2=2)
+    largest = square.amax(1)  # s² [n]
+    some = largest > 0
+    largest = torch.where(some, largest, 1.0)
+    size = largest.sqrt()
+    if order == 1:
+        return NormFactor((columns / size[:, None, None]).permute(1, 2, 0).to(narrow), size.to(narrow))
+    # rows of Â that are dependent or zero leave Cholesky nothing to divide by: a shift below what narrow numbers resolve
+    shift = 4 * len(A) * torch.finfo(wide.dtype).eps * torch.where(square > 0, square, largest[:, None])
+    factor, _ = torch.linalg.cholesky_ex((gram + torch.diag_embed(shift)) / largest[:, None, None])
+    factor = factor * some[:, None, None]
     return NormFactor(factor.permute(1, 2, 0).to(narrow), size.to(narrow))
 
 
@@ -104,41 +106,41 @@ class _DAU(nn.Module):
                 out, z, scale = checkpoint(self._aligned, x.to(low), *factor, stride, padding, use_reentrant=False)
             else:
                 out, z, scale = self._aligned(x.to(low), *factor, stride, padding)
-        return out.permute(0, 3, 1, 2), DynamicWeights(z, scale, x.shape)
+        return out, DynamicWeights(z, scale, x.shape)
 
     def _aligned(self, x: Tensor, F: Tensor, size: Tensor, stride: int, padding: int) -> tuple[Tensor, Tensor, Tensor]:
         R, n, d = self.A.shape
-        filters = torch.cat([self.A.view(R * n, d), self.B]).to(x.dtype)
-        y = conv2d(x, filters.view(-1, *self._filter).permute(0, 3, 1, 2), stride=stride, padding=padding)
-        y = y.permute(0, 2, 3, 1)  # [N, H', W', R·n + r], as it lies in channels-last memory
-        z = y[..., R * n :].to(F.dtype)
+        products = conv2d(x, self._filters(torch.cat([self.A.view(R * n, d), self.B]), x.dtype), None, stride, padding)
+        N, M, H, W = products.shape
+        y = products.permute(0, 2, 3, 1).reshape(-1, M)  # [P, R·n + r]: a view, in channels-last memory
+        z = y[:, R * n :].to(F.dtype)
         if self.has_bias:
-            z = torch.cat([z, torch.ones_like(z[..., :1])], -1)
-        unit = z.detach().abs().amax(-1, keepdim=True).clamp(min=2.0**-100)
-        z = z / unit
-        v = (z @ F.flatten(1)).unflatten(-1, F.shape[1:])  # F_jᵀz, [N, H', W', m, n]
-        norm = v.abs().sum(-2) if self._rescaling.order == 1 else v.square().sum(-2)
+            z = torch.cat([z, torch.ones_like(z[:, :1])], 1)
+        unit = z.detach().abs().amax(1, keepdim=True).clamp(min=2.0**-100)
+        z = z / unit  # so that squares neither overflow nor vanish
+        v = (z @ F.flatten(1)).view(-1, *F.shape[1:])  # F_jᵀz, [P, m, n]
+        norm = v.abs().sum(1) if self._rescaling.order == 1 else v.square().sum(1)
         some = norm > 0  # a zero weight stays zero, and has no direction to grow in
         norm = torch.where(some, norm, 1.0)
         norm = norm if self._rescaling.order == 1 else norm.sqrt()
         scale = torch.where(some, self._rescaling.factor(norm, unit * size), 0.0) / size
-        u = (y[..., : R * n].unflatten(-1, (R, n)).to(F.dtype) * z.unsqueeze(-1)).sum(-2)  # u_jᵀp / unit
-        return (scale * u).to(x.dtype), z, scale
+        u = (y[:, : R * n].view(-1, R, n).to(F.dtype) * z.unsqueeze(2)).sum(1)  # u_jᵀp / unit
+        return (scale * u).to(x.dtype).view(N, H, W, n).permute(0, 3, 1, 2), z, scale
+
+    def _filters(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        """Rows of d numbers as the filters [·, C, k, k] of a convolution."""
+        return rows.to(dtype).view(-1, *self._filter).permute(0, 3, 1, 2)
 
     def _pull(self, rows: Tensor, weights: DynamicWeights, stride: int, padding: int) -> Tensor:
-        """Σ_j t_j w_j: rows t [N, K, n, H', W'] of a linear map behind this layer, pulled back before it."""
+        """Σ_j t_j w_j: rows t [N, n, H', W'] of a linear map behind this layer, pulled back before it, [N, C, H, W]."""
         z, scale, shape = weights
-        N, K = rows.shape[:2]
+        N, n, H, W = rows.shape
         with torch.autocast(rows.device.type, enabled=False):
-            t = rows.movedim(2, -1).to(scale.dtype) * scale.unsqueeze(1)  # [N, K, H', W', n]
-            t = t.unsqueeze(-2) * z[:, None, ..., None]  # z_r t_j scale_j, [N, K, H', W', R, n]
-            t = t.flatten(-2).flatten(0, 1).permute(0, 3, 1, 2)
-            filters = self.A.flatten(0, 1).view(-1, *self._filter).permute(0, 3, 1, 2).to(t.dtype)
-            kernel = self._filter[0]
+            t = rows.permute(0, 2, 3, 1).reshape(-1, n).to(scale.dtype) * scale
+            t = (z.unsqueeze(2) * t.unsqueeze(1)).view(N, H, W, -1).permute(0, 3, 1, 2)  # z_r t_j scale_j
             # a stride may leave rows and columns at the end that no patch reached
-            rest = [shape[i] - (t.shape[i] - 1) * stride + 2 * padding - kernel for i in (2, 3)]
-            pulled = conv_transpose2d(t, filters, stride=stride, padding=padding, output_padding=rest)
-        return pulled.unflatten(0, (N, K))
+            rest = [shape[i] - (t.shape[i] - 1) * stride + 2 * padding - self._filter[0] for i in (2, 3)]
+            return conv_transpose2d(t, self._filters(self.A.flatten(0, 1), t.dtype), None, stride, padding, rest)
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         self._kept = None  # the parameters move
@@ -200,12 +202,13 @@ class DAULinear(_DAU):
         if x.ndim < 1 or x.shape[-1] != self.in_features:
             raise ValueError(f"input has shape {list(x.shape)}: the last dimension must be {self.in_features}")
         out, weights = self._align(x.reshape(-1, self.in_features, 1, 1), factor, 1, 0)
-        return out.reshape(*x.shape[:-1], self.out_features), weights
+        return out.view(*x.shape[:-1], self.out_features), weights
 
     def pull(self, rows: Tensor, weights: DynamicWeights) -> Tensor:
         """Rows [*, K, n] over the output, for inputs [*, d], as rows [*, K, d] over the input."""
         flat = rows.reshape(-1, *rows.shape[-2:], 1, 1)
-        return self._pull(flat, weights, 1, 0).reshape(*rows.shape[:-1], self.in_features)
+        pulled = [self._pull(some, weights, 1, 0) for some in flat.unbind(1)]
+        return torch.stack(pulled, 1).view(*rows.shape[:-1], self.in_features)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, rank={self.rank}, rescale={self._rescaling.name}"
@@ -276,7 +279,7 @@ class DAUConv2d(_DAU):
 
     def pull(self, rows: Tensor, weights: DynamicWeights) -> Tensor:
         """Rows [N, K, n, H', W'] over the output as rows [N, K, C, H, W] over the input."""
-        return self._pull(rows, weights, self.stride, self.padding)
+        return torch.stack([self._pull(some, weights, self.stride, self.padding) for some in rows.unbind(1)], 1)
 
     def extra_repr(self) -> str:
         return (

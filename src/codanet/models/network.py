@@ -1,19 +1,24 @@
 """CoDANet: [x, 1 - x] → layers of convolutional DAUs → sum-pool → / T + b0 (sec. 3.3, 3.4)."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from ..dau import DAUConv2d, Rescale
+from ..dau import DAUConv2d, DynamicWeights, NormFactor, Rescale
 from .explanation import Explanation, Target, resolve_targets
 from .linear_map import LinearMap
 
 LOGIT_BIAS = math.log(0.1 / 0.9)  # b0: an untrained network gives every class a probability of 0.1
 LOWEST, HIGHEST = -0.5, 1.5  # what an image in [0, 1], noise added, may reach
-CHUNK_NUMBERS = 32 << 20  # floats of pulled-back patches that an explanation holds at a time
+CHUNK_NUMBERS = 16 << 20  # floats of a layer's products that an explanation holds at a time
+
+
+Factors = Sequence[NormFactor] | None  # of every layer, where they are at hand
 
 
 @dataclass(frozen=True)
@@ -142,11 +147,22 @@ class CoDANet(nn.Module):
                 )
         return images.to(self.dtype)
 
-    def features(self, encoded: Tensor) -> Tensor:
+    def norm_factors(self) -> tuple[NormFactor, ...]:
+        """What the layers make of their parameters alone."""
+        return tuple(layer.norm_factor() for layer in self.units)
+
+    def features(self, encoded: Tensor, factors: Factors = None) -> Tensor:
         """The last layer's map [N, classes, H', W'], before pooling."""
-        for layer in self.units:
-            encoded = layer(encoded)
-        return encoded
+        return self._activations(encoded, factors)[0][-1]
+
+    def _activations(self, encoded: Tensor, factors: Factors) -> tuple[list[Tensor], list[DynamicWeights]]:
+        """The encoded images and every layer's map of them, and the layers' weights."""
+        activations, weights = [encoded.contiguous(memory_format=torch.channels_last)], []
+        for layer, factor in zip(self.units, factors or repeat(None), strict=False):
+            out, made = layer.align(activations[-1], factor)
+            activations.append(out)
+            weights.append(made)
+        return activations, weights
 
     def pool(self, maps: Tensor) -> Tensor:
         """Σ over positions / T + b0."""
@@ -155,15 +171,24 @@ class CoDANet(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.pool(self.features(self.encode(images)))
+        # without gradients the factors are kept from call to call; with them they are part of the graph
+        return self._logits(self.encode(images), None if torch.is_grad_enabled() else self.norm_factors())
 
-    def align(self, images: Tensor) -> tuple[Tensor, LinearMap]:
+    def _logits(self, encoded: Tensor, factors: Factors) -> Tensor:
+        return self.pool(self.features(encoded, factors))
+
+    def compile(self, **options: Any) -> None:
+        """Compile forward passes and explanations with torch.compile, on first use and for the kinds of input that come.
+
+        options: torch.compile's. Batches of any size share one compilation; another picture size is another one.
+        """
+        options = {"dynamic": None, **options}
+        self._logits = torch.compile(self._logits, **options)  # type: ignore[method-assign]
+        self._explained = torch.compile(self._explained, **options)  # type: ignore[method-assign]
+
+    def align(self, images: Tensor, factors: Factors = None) -> tuple[Tensor, LinearMap]:
         """The logits, and the linear map that made them of the images; differentiable."""
-        activations, weights = [self.encode(images)], []
-        for layer in self.units:
-            out, made = layer.align(activations[-1])
-            activations.append(out)
-            weights.append(made)
+        activations, weights = self._activations(self.encode(images), factors)
         logits = self.pool(activations[-1])
         return logits, LinearMap(
             self.units,
@@ -188,17 +213,16 @@ class CoDANet(nn.Module):
         [N, K]; or "all". Memory stays bounded: images, and classes where there are many, are taken in chunks.
         """
         encoded = self.encode(images)
-        given, several = resolve_targets(target, len(encoded), self.num_classes, self.class_names)
-        largest = self._largest_patches(encoded.shape[2], encoded.shape[3])
-        targets_at_once = max(1, min(1 if given is None else given.shape[1], CHUNK_NUMBERS // largest))
+        wanted, several = resolve_targets(target, len(encoded), self.num_classes, self.class_names)
+        largest = self._largest_products(encoded.shape[2], encoded.shape[3])
+        targets_at_once = max(1, min(1 if wanted is None else wanted.shape[1], CHUNK_NUMBERS // largest))
         images_at_once = max(1, CHUNK_NUMBERS // (largest * targets_at_once))
+        factors = self.norm_factors()
         parts = []
         for start in range(0, len(encoded), images_at_once):
             chunk = slice(start, start + images_at_once)
-            logits, linear_map = self.align(encoded[chunk])
-            targets = logits.argmax(1, keepdim=True) if given is None else given[chunk].to(logits.device)
-            some = [linear_map.class_rows(part) for part in targets.split(targets_at_once, 1)]
-            parts.append((logits, targets, some[0] if len(some) == 1 else torch.cat(some, 1)))
+            targets = None if wanted is None else wanted[chunk].to(encoded.device)
+            parts.append(self._explained(encoded[chunk], targets, factors, targets_at_once))
         logits, targets, rows = (torch.cat(part) for part in zip(*parts, strict=True))
         return Explanation(
             logits=logits,
@@ -209,10 +233,21 @@ class CoDANet(nn.Module):
             class_names=self.class_names,
         )
 
-    def _largest_patches(self, height: int, width: int) -> int:
-        """The most numbers that one image's patches hold in any layer."""
+    def _explained(
+        self, encoded: Tensor, targets: Tensor | None, factors: Factors, targets_at_once: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The logits [N, classes], the targets [N, K], and their rows of W / T [N, K, 2C, H, W]."""
+        logits, linear_map = self.align(encoded, factors)
+        targets = logits.argmax(1, keepdim=True) if targets is None else targets
+        return logits, targets, torch.cat([linear_map.class_rows(some) for some in targets.split(targets_at_once, 1)], 1)
+
+    def _largest_products(self, height: int, width: int) -> int:
+        """The most numbers that one image's products Âᵀp, or rows pulled back, hold in any layer."""
         largest = 1
         for layer in self.units:
             height, width = layer.output_size(height, width)
-            largest = max(largest, height * width * layer.B.shape[1])
+            largest = max(largest, height * width * layer.A.shape[0] * layer.A.shape[1])
         return largest
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key not in ("_logits", "_explained")}
