@@ -13,6 +13,7 @@ from PIL import Image
 
 from codanet import CoDANet, plot, read_image, save
 from codanet.cli import explain, main
+from codanet.models.layer_contributions import layer_contributions
 from codanet.models.network import Layer
 from codanet.plot import gallery
 from codanet.plot.gallery import ahead, explain_files, picture_paths
@@ -138,7 +139,7 @@ def test_beside_other_methods(folder, capsys, model):
 def test_layer_by_layer(folder, capsys, model):
     assert run(capsys, "a.png", "--layers", "-o", "page.png")[0] == 0
     assert run(capsys, "a.png", "--layers", "-o", "cards")[0] == 0
-    last = plot.layer_contributions(model, read_image("a.png", model)[None])[-1]
+    last = layer_contributions(model, read_image("a.png", model)[None])[-1]
     dots = np.asarray(Image.open("cards/a-why.png"))
     left = LEFT + 3 * 254
     np.testing.assert_array_equal(

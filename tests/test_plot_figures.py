@@ -13,6 +13,7 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 from codanet import CoDANet, plot
+from codanet.models.layer_contributions import layer_contributions
 from codanet.models.network import Layer
 from codanet.plot.cards import fitted, font
 from planted import BLUE, ENDS, RED, WHITE, bars, box, panels, planted, shown, titles
@@ -222,7 +223,7 @@ def test_strip_refuses(maps, options, words):
 def test_every_layer_adds_up_to_the_logit(model):
     images = torch.rand(3, 3, 16, 16, dtype=torch.float64)
     for target in (None, 2, [0, 4, 1]):
-        maps = plot.layer_contributions(model, images, target)
+        maps = layer_contributions(model, images, target)
         explanation = model.explain(images, target)
         assert [list(each.shape) for each in maps] == [[3, 16, 16], [3, 16, 16], [3, 8, 8]]
         torch.testing.assert_close(maps[0], explanation.pixels, atol=1e-12, rtol=1e-10)
@@ -233,7 +234,7 @@ def test_every_layer_adds_up_to_the_logit(model):
     widths = {box(axes)[2] - box(axes)[0] for axes in panels(figure)}
     assert max(widths) - min(widths) < 1e-6  # coarse maps are as large as fine ones
     with pytest.raises(ValueError, match="one class at a time"):
-        plot.layer_contributions(model, images, "all")
+        layer_contributions(model, images, "all")
 
 
 def test_card_is_crisp_and_even():

@@ -138,7 +138,7 @@ def test_killed_while_saving(moment, uninterrupted, recipe, tmp_path):
         import os, signal, torch
         import lightning.fabric.utilities.cloud_io as io
         from codanet.training import train
-        import codanet.run as run
+        import codanet.training.callbacks as run
         real, count = run.save_whole, 0
         def save(trainer, path):
             global count

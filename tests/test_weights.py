@@ -193,4 +193,4 @@ def test_provenance_that_is_no_json_is_told(tmp_path):
 @pytest.mark.parametrize("size", [(-3, 0), 0, (8,), (8.0, 8), "88"])
 def test_impossible_image_sizes_are_refused(size):
     with pytest.raises(ValueError, match="image_size is"):
-        codanet.CoDANet([codanet.network.Layer(2, 1)], image_size=size)
+        codanet.CoDANet([codanet.models.network.Layer(2, 1)], image_size=size)
