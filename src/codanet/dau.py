@@ -194,8 +194,8 @@ class DAULinear(_DAU):
         super().__init__(in_features, 1, out_features, rank, rescale, bias, recompute)
         self.in_features, self.out_features = in_features, out_features
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.align(x)[0]
+    def forward(self, x: Tensor, factor: NormFactor | None = None) -> Tensor:
+        return self.align(x, factor)[0]
 
     def align(self, x: Tensor, factor: NormFactor | None = None) -> tuple[Tensor, DynamicWeights]:
         """The output [..., n], and the linear map that made it of x."""
@@ -261,8 +261,8 @@ class DAUConv2d(_DAU):
             )
         return sizes[0], sizes[1]
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.align(x)[0]
+    def forward(self, x: Tensor, factor: NormFactor | None = None) -> Tensor:
+        return self.align(x, factor)[0]
 
     def align(
         self, x: Tensor, factor: NormFactor | None = None, padding: int | None = None

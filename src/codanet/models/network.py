@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ..dau import DAUConv2d, DynamicWeights, NormFactor, Rescale
+from ..dau import DAUConv2d, NormFactor, Rescale
 from .explanation import Explanation, Target, resolve_targets
 from .linear_map import LinearMap
 
@@ -153,16 +153,10 @@ class CoDANet(nn.Module):
 
     def features(self, encoded: Tensor, factors: Factors = None) -> Tensor:
         """The last layer's map [N, classes, H', W'], before pooling."""
-        return self._activations(encoded, factors)[0][-1]
-
-    def _activations(self, encoded: Tensor, factors: Factors) -> tuple[list[Tensor], list[DynamicWeights]]:
-        """The encoded images and every layer's map of them, and the layers' weights."""
-        activations, weights = [encoded.contiguous(memory_format=torch.channels_last)], []
+        encoded = encoded.contiguous(memory_format=torch.channels_last)
         for layer, factor in zip(self.units, factors or repeat(None), strict=False):
-            out, made = layer.align(activations[-1], factor)
-            activations.append(out)
-            weights.append(made)
-        return activations, weights
+            encoded = layer(encoded, factor)
+        return encoded
 
     def pool(self, maps: Tensor) -> Tensor:
         """Σ over positions / T + b0."""
@@ -188,7 +182,11 @@ class CoDANet(nn.Module):
 
     def align(self, images: Tensor, factors: Factors = None) -> tuple[Tensor, LinearMap]:
         """The logits, and the linear map that made them of the images; differentiable."""
-        activations, weights = self._activations(self.encode(images), factors)
+        activations, weights = [self.encode(images).contiguous(memory_format=torch.channels_last)], []
+        for layer, factor in zip(self.units, factors or repeat(None), strict=False):
+            out, made = layer.align(activations[-1], factor)
+            activations.append(out)
+            weights.append(made)
         logits = self.pool(activations[-1])
         return logits, LinearMap(
             self.units,
