@@ -63,7 +63,9 @@ def test_recompute_changes_nothing_but_what_is_kept(rescale):
     kept = {}
     for recompute in (True, False):
         layer.recompute, sizes = recompute, []
-        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: sizes.append(tensor.numel()) or tensor, lambda t: t):
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: sizes.append(tensor.numel()) or tensor, lambda t: t
+        ):
             layer(x)
         kept[recompute] = sum(sizes)
     assert kept[True] < kept[False] / 2
