@@ -1,6 +1,8 @@
 """Metrics on maps whose score is known by construction, and on planted models whose right answer is provable."""
 
 import itertools
+import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from torch import nn
 from codanet.data import DataError, MemorySplit, Split
 from codanet.data.pictures import Pictures
 from codanet.data.tiling import make_grids, possible_grids
+from codanet.evaluation.records import Record, _decoded, _encoded
 from codanet.metrics import (
     METRICS,
     Scores,
@@ -23,14 +26,16 @@ from codanet.metrics import (
     insertion,
     localisation,
     predict,
+    register_metric,
     removal,
     sanity,
 )
-from codanet.metrics.box import box_masks
 from codanet.metrics.curves import pixel_counts, places
 from codanet.metrics.insertion import blurred
 from codanet.metrics.sanity import layer_groups, rank_correlation, similarity
 from codanet.metrics.scores import CONSTANT, NO_POSITIVE, NOT_FINITE
+from codanet.metrics.share import box_masks
+from codanet.models.classifier import log_odds
 from codanet.models.network import CoDANet, Layer
 from codanet.models.resnet import resnet20
 from colours import Colours, own_channel
@@ -220,7 +225,6 @@ def test_removal_curves_in_closed_form():
         assert torch.allclose(scores.extras["curve"], left.sigmoid(), atol=1e-12)
         assert torch.allclose(scores.values, left.sigmoid().mean(1))
         assert scores.points.tolist() == pytest.approx([k / 64 for k in range(17)])
-    assert not scores.higher_is_better
     chunks = [removal(Light(), images[i : i + 1], targets[:1], images[i : i + 1, 0], points=17) for i in range(5)]
     whole = removal(Light(), images, targets, images[:, 0], points=17)
     assert torch.allclose(Scores.join(chunks).extras["curve"], whole.extras["curve"], atol=1e-12)
@@ -297,7 +301,6 @@ def test_insertion_and_deletion_in_closed_form():
     curve = (soft.sum(1, keepdim=True) + torch.cat([zero, gained], 1)[:, ::8]).sigmoid()
     scores = insertion(Light(), images, targets, images[:, 0])
     assert torch.allclose(scores.extras["curve"], curve, atol=1e-12)
-    assert scores.higher_is_better
     worst = insertion(Light(), images, targets, -images[:, 0])
     assert (worst.values <= scores.values).all()
     assert torch.allclose(blurred(torch.full((1, 3, 8, 8), 0.3)), torch.tensor(0.3))
@@ -344,10 +347,12 @@ def test_completeness():
     model, images, targets = tiny(), torch.rand(4, 3, 16, 16), torch.tensor([0, 1, 2, 3])
     exact = completeness(model, images, targets, contributions)
     assert exact.values.max() < 1e-5
-    zero = completeness(model, images, targets, torch.zeros(4, 16, 16))
-    logits = model(images).gather(1, targets[:, None])[:, 0].double()
-    expected = (logits - model.logit_bias).abs() / logits.abs().clamp(min=1)
-    assert torch.allclose(zero.values, expected, atol=1e-5)
+    assert completeness(model, images, targets, torch.zeros(4, 16, 16)).values.tolist() == [1] * 4
+    maps = model.explain(images, targets).pixels
+    half, double = (completeness(model, images, targets, factor * maps).values for factor in (0.5, 2))
+    total, size = maps.double().sum((1, 2)).abs(), maps.double().abs().sum((1, 2))
+    assert torch.allclose(half, (total / 2) / torch.maximum(size / 2, total), rtol=1e-4)
+    assert torch.allclose(double, total / (2 * size), rtol=1e-4)
     maps = torch.zeros(4, 16, 16)
     maps[1, 0, 0] = torch.inf
     assert completeness(model, images, targets, maps).failed == 1
@@ -364,7 +369,6 @@ def test_sanity_of_maps_that_ignore_the_model_is_one():
     assert check.maps.shape == (3, 3, 16, 16)
     for values in check.scores.extras.values():
         assert torch.allclose(values, torch.ones(3, 2).double())
-    assert not check.scores.higher_is_better
 
 
 def test_sanity_of_contributions_drops_and_leaves_the_model_alone():
@@ -453,13 +457,64 @@ def test_failed_samples_are_in_no_mean_and_in_every_count():
         Scores("box", torch.zeros(3), ("",))
 
 
+def test_completeness_does_not_hide_behind_b0():
+    """A network with T = 10⁵ has tiny contributions: left out, they are missed all the same."""
+    model = CoDANet([Layer(4, 2), Layer(5, 2)], image_channels=1, temperature=1e5).double().eval()
+    images, targets = torch.rand(3, 1, 8, 8).double(), torch.tensor([0, 1, 2])
+    assert (model(images) - model.logit_bias).abs().max() < 1e-3
+    assert completeness(model, images, targets, torch.zeros(3, 8, 8)).values.tolist() == [1] * 3
+    assert completeness(model, images, targets, contributions).values.max() < 1e-9
+    why = model.explain(images, targets)
+    assert why.completeness_error().max() < 1e-9
+    assert replace(why, rows=why.rows * 0).completeness_error().tolist() == [1] * 3
+    assert replace(why, rows=why.rows * 0, logits=why.logits * 0 + why.bias).completeness_error().tolist() == [0] * 3
+
+
+def test_near_equal_confidences_are_told_apart():
+    """Probabilities that are all 1 as numbers: the surest still comes first, also read back from the records."""
+    images = torch.zeros(6, 2, 1, 1, dtype=torch.uint8)
+    images[:, 0, 0, 0] = torch.tensor([250, 252, 251, 255, 253, 254], dtype=torch.uint8)
+
+    class Sure(nn.Module):
+        def forward(self, images):
+            return (images[:, :, 0, 0].double() - 0.9) * 1e-6 + torch.tensor([60.0, 0.0])
+
+    found = predict(Sure(), Pictures(MemorySplit(images, torch.zeros(6).long())))
+    assert (found.confidence == 1).all()
+    assert len(set(found.log_odds.float().tolist())) < 6  # nor would float32 do
+    assert confident_images(found.scores()) == {0: [3, 5, 4, 1, 2, 0]}
+    read = _decoded(json.loads(json.dumps(_encoded(Record("m", "", 0, found.scores())))))
+    assert torch.equal(read.scores.extras["log_odds"], found.log_odds)
+    assert confident_images(read.scores) == {0: [3, 5, 4, 1, 2, 0]}
+
+
+def test_log_odds():
+    logits = torch.randn(5, 4).double()
+    classes = torch.tensor([0, 1, 2, 3, 0])
+    p = logits.softmax(1).gather(1, classes[:, None])[:, 0]
+    assert torch.allclose(log_odds(Light(), logits, classes), (p / (1 - p)).log())
+    assert torch.equal(log_odds(tiny(), logits, classes), logits.gather(1, classes[:, None])[:, 0])
+    assert log_odds(Light(), logits[:, :1], classes * 0).isfinite().all()  # a single class
+
+
 def test_registry():
     assert choose_metrics(["removal", "box", "removal-least"]) == ("removal-least", "removal-most", "box")
     with pytest.raises(ValueError, match="unknown metric 'localization': did you mean 'localisation'"):
         choose_metrics(["localization"])
     with pytest.raises(ValueError, match="no metric was named"):
         choose_metrics([])
-    assert all(metric.title and metric.about and metric.unit for metric in METRICS.values())
+    for name, metric in METRICS.items():
+        assert metric.name == name
+        with pytest.raises(ValueError, match="choose a name that is new"):
+            register_metric(metric)
+    for name in ("removal", "", "a,b"):
+        with pytest.raises(ValueError, match="choose a name that is new"):
+            register_metric(replace(METRICS["box"], name=name))
+    better = {name for name, metric in METRICS.items() if metric.higher_is_better}
+    assert better == {"accuracy", "localisation", "removal-least", "insertion", "box"}
+    assert METRICS["localisation"].usual_number("cifar10") == 500
+    assert METRICS["localisation"].usual_number("digits") == 250
+    assert METRICS["box"].usual_number("digits") == 1024
 
 
 # pictures and predictions
@@ -509,7 +564,7 @@ def test_predictions():
 
 
 def test_a_model_of_other_kind_has_no_contributions():
-    with pytest.raises(ValueError, match="a Light has no contributions of its own"):
+    with pytest.raises(ValueError, match="contributions are made by a CoDANet, and Light is none: choose one of grad"):
         removal(Light(), torch.rand(1, 1, 4, 4), torch.zeros(1).long(), contributions)
 
 

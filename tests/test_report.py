@@ -17,7 +17,7 @@ from chromium import MISSING, chromium
 from codanet.cli import main
 from codanet.data import load_data
 from codanet.data.pictures import Pictures
-from codanet.evaluation import evaluate
+from codanet.evaluation import Row, evaluate
 from codanet.models.network import Layer
 from codanet.report import report, sources
 from codanet.report.beside import beside, four, shares, strongest, usual
@@ -257,8 +257,22 @@ def test_what_an_evaluation_has_lost(evaluation, tmp_path):
     assert "<script>alert(1)</script>" in page.plain
 
 
+def test_the_best_is_marked_where_there_is_one():
+    """The sanity check is passed or failed: the lowest correlation of several is no prize."""
+    rows = [
+        Row("localisation", "m", "contributions", 0.9),
+        Row("localisation", "m", "grad", 0.4),
+        Row("sanity", "m", "contributions", 0.1, higher_is_better=False),
+        Row("sanity", "m", "grad", 0.3, higher_is_better=False),
+        Row("accuracy", "m", "", 0.9),
+    ]
+    assert re.findall(r"<td class='word'>([^<]*★)</td>", measurements(rows)) == ["CoDA ★"]
+    one = [Row("localisation", "m", "contributions", 0.9), Row("localisation", "other", "contributions", 0.8)]
+    assert "★" not in measurements(one)
+
+
 def test_tables_take_anything():
-    assert "none" in measurements([{"metric": "new", "mean": None, "method": "mine"}])
+    assert "none" in measurements([Row.of({"metric": "new", "mean": None, "method": "mine", "n": "x", "notes": 3})])
     assert "&lt;b&gt;" in table(("<b>",), [("<i>",)])
     assert "&lt;i&gt;" in figures([("<i>", "x")])
     assert "a · b" in facts({"a": {"b": [1, 2]}, "none": None})

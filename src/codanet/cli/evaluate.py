@@ -26,7 +26,7 @@ def parser() -> Parser:
     from ..attribution import METHODS
     from ..evaluation import METHODS_OF_THE_PAPER, METRICS_OF_THE_PAPER
     from ..metrics import FAMILIES, METRICS
-    from ..metrics.removal import POINTS
+    from ..metrics.metric import POINTS
 
     made, number = Parser("evaluate", ABOUT, EXAMPLES), positive(int)
     made.add_argument(

@@ -79,8 +79,9 @@ def main(arguments: list[str]) -> int:
 
 def _pictures(model: "CoDANet", paths: list[Path], output: Path, one_file: bool, given: argparse.Namespace) -> int:
     from .._support.progress import progress_bar
+    from ..data.image import size_for
     from ..plot import save
-    from ..plot.gallery import ANY_SIZE, WRITERS, ahead, drawn, explain_files, page, record
+    from ..plot.gallery import WRITERS, ahead, drawn, explain_files, page, record
 
     look: dict[str, Any] = {"palette": given.palette, "style": given.style, "scale": given.scale}
     names = _names(paths, output)
@@ -93,7 +94,7 @@ def _pictures(model: "CoDANet", paths: list[Path], output: Path, one_file: bool,
             return explained, output
         return explained, save(drawn(explained, **look), names[explained.path])
 
-    height, width = model.image_size or ANY_SIZE
+    height, width = size_for(model)
     print(f"pictures are fitted to {height}x{width} pixels, as the model sees them", file=sys.stderr)
     results = explain_files(
         model,
