@@ -242,8 +242,9 @@ def test_a_metric_of_ones_own_is_one_entry(tmp_path, capsys):
         again = evaluate({"m": Colours()}, planted(), {"own": counted}, ["area"], tmp_path, images=20, seed=5)
         assert counted.calls == 0
         assert again.row("m", "own", "area") == results.row("m", "own", "area")
-        assert main(["evaluate", "--help"]) == 0
-        assert "area, light" in " ".join(capsys.readouterr().out.split())
+        with pytest.raises(SystemExit, match="0"):
+            main(["evaluate", "--help"])
+        assert "area, light, removal" in " ".join(capsys.readouterr().out.split())
     finally:
         METRICS.pop("area", None)
         METRICS.pop("light", None)
@@ -303,10 +304,10 @@ def test_occlusion_of_several_classes_asks_the_model_once():
 
 
 class Roots(Colours):
-    """Logits √Σ² of each channel: the gradient with respect to a dark channel is not finite."""
+    """Adds the image's norm to the logits: it has no gradient for an image that is all dark."""
 
     def forward(self, images):
-        return images.square().sum((2, 3)).sqrt()
+        return images.sum((2, 3)) + images.square().sum((1, 2, 3)).sqrt()[:, None]
 
 
 class Steep(Colours):
@@ -319,13 +320,14 @@ class Steep(Colours):
 
 def test_maps_that_are_not_finite_are_nan_alone():
     images, targets = torch.rand(3, 10, 8, 8), torch.tensor([1, 3, 0])
-    images[1, 3] = 0
+    images[1] = 0
     method = choose_methods(["grad"], seed=0)["grad"]
     maps = method(Roots(), images, targets)
     assert maps.flatten(1).isnan().all(1).tolist() == [False, True, False]
     assert torch.equal(maps[::2], attribute(Roots(), images[::2], targets[::2], "grad"))
-    images[:, 3] = 0
-    several = method(Steep(), images, torch.tensor([[1, 3], [3, 0], [0, 2]]))
+    dark = images.clone()
+    dark[:, 3] = 0
+    several = method(Steep(), dark, torch.tensor([[1, 3], [3, 0], [0, 2]]))
     assert several.flatten(2).isnan().all(2).tolist() == [[False, True], [True, False], [False, False]]
     assert several.flatten(2).isfinite().all(2).tolist() == [[True, False], [False, True], [True, True]]
     with pytest.raises(NotFinite, match="not finite for 1 of 3 images"):
@@ -493,9 +495,16 @@ def test_a_chunk_of_damaged_files_stops_nothing(digits, tmp_path, monkeypatch):
 
 
 def test_a_header_may_say_anything_of_its_training(digits, tmp_path):
+    """What is no size is no size: the images are read at their own, and the numbers are those of the same weights."""
+    wanted = evaluate([str(digits)], "digits", ["grad"], ["accuracy"], tmp_path / "plain", quiet=True)
     for number, settings in enumerate((None, [], {"image_size": [3]}, {"image_size": -1})):
         path = codanet.save(codanet.load(digits), tmp_path / f"{number}.safetensors", {"settings": settings})
-        evaluate([str(path)], "digits", ["grad"], ["accuracy"], tmp_path / str(number), quiet=True)
+        results = evaluate([str(path)], "digits", ["grad"], ["accuracy"], tmp_path / str(number), quiet=True)
+        assert results.provenance["settings"]["image_size"] == [8, 8]
+        assert torch.equal(next(iter(results.scores.values())).values, next(iter(wanted.scores.values())).values)
+    path = codanet.save(codanet.load(digits), tmp_path / "sized.safetensors", {"settings": {"image_size": 8}})
+    results = evaluate([str(path)], "digits", ["grad"], ["accuracy"], tmp_path / "sized", quiet=True)
+    assert results.rows[0].mean == wanted.rows[0].mean > 0.5
 
 
 def test_command_line(digits, tmp_path, monkeypatch, capsys):

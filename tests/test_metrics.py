@@ -73,7 +73,6 @@ def test_cell_shares_of_known_maps():
     assert scores.values.tolist() == [1, 0.25, 0, 1]
     assert scores.failed == 0
     assert scores.reasons == {}
-    assert scores.higher_is_better
     assert cell_shares(torch.ones(2, 9, 12, 9), 3).values.tolist() == pytest.approx([1 / 9] * 18)
 
 
@@ -126,7 +125,7 @@ def test_grids_hold_the_papers_sample():
     pictures = coloured()
     found = predict(Colours(), pictures).scores()
     confident = confident_images(found)
-    confidence = found.extras["confidence"]
+    confidence = found.extras["log_odds"]
     for label, indices in confident.items():
         assert all(int(pictures.split.labels[index]) == label for index in indices)
         assert (confidence[indices].diff() <= 0).all()  # most confident first
@@ -153,7 +152,7 @@ def test_only_confident_and_correct_images_count():
         {
             "indices": torch.tensor([5, 6, 7, 8]),
             "labels": torch.tensor([1, 1, 1, 0]),
-            "confidence": torch.tensor([0.6, 0.9, 0.99, 0.5]),
+            "log_odds": torch.tensor([0.6, 0.9, 0.99, 0.5]).double().logit(),
         },
     )
     assert confident_images(found) == {1: [6, 5]}
@@ -440,7 +439,9 @@ def test_the_interval_takes_whole_grids():
     single = Scores("localisation", values, ("",) * 900)
     width = [high - low for low, high in (grids.interval(), single.interval())]
     assert 2.4 < width[0] / width[1] < 3.6
-    assert grids.interval() == grids.interval()
+    assert grids.interval(seed=1) != grids.interval() == Scores("localisation", values, ("",) * 900, unit=9).interval()
+    narrow, wide = (grids.interval(confidence) for confidence in (0.5, 0.99))
+    assert wide[0] < grids.interval()[0] < narrow[0] < grids.mean < narrow[1] < grids.interval()[1] < wide[1]
     for bad in ({"confidence": 1.0}, {"resamples": 0}):
         with pytest.raises(ValueError, match="confidence is"):
             grids.interval(**bad)

@@ -1,8 +1,8 @@
 """Pixel removal (sec. 4.2, C.4; Srinivas and Fleuret 2019): what the probability does as pixels go, in order.
 
-A removed pixel is zero in all six encoded channels of a CoDA-Net, and `models.classifier.baseline` elsewhere. The
-target is the true class, of every image, classified correctly or not: the published curves start at the mean probability of
-the true class.
+A removed pixel is zero in all six encoded channels of a CoDA-Net, elsewhere `models.classifier.baseline`. The target is
+the true class, of every image, classified correctly or not: the published curves start at the mean probability of the
+true class.
 """
 
 from collections.abc import Callable
