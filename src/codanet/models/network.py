@@ -172,7 +172,7 @@ class CoDANet(nn.Module):
         return self.pool(self.features(encoded, factors))
 
     def compile(self, **options: Any) -> None:
-        """Compile forward passes and explanations with torch.compile, on first use and for the kinds of input that come.
+        """Compile forward passes and explanations with torch.compile, on first use.
 
         options: torch.compile's. Batches of any size share one compilation; another picture size is another one.
         """
@@ -237,7 +237,11 @@ class CoDANet(nn.Module):
         """The logits [N, classes], the targets [N, K], and their rows of W / T [N, K, 2C, H, W]."""
         logits, linear_map = self.align(encoded, factors)
         targets = logits.argmax(1, keepdim=True) if targets is None else targets
-        return logits, targets, torch.cat([linear_map.class_rows(some) for some in targets.split(targets_at_once, 1)], 1)
+        return (
+            logits,
+            targets,
+            torch.cat([linear_map.class_rows(some) for some in targets.split(targets_at_once, 1)], 1),
+        )
 
     def _largest_products(self, height: int, width: int) -> int:
         """The most numbers that one image's products Âᵀp, or rows pulled back, hold in any layer."""

@@ -7,6 +7,7 @@ import logging
 import os
 import platform
 import shutil
+import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from .._support.files import replacing
 from .._support.version import __version__
-from ..data import ImageData, load_data
+from ..data import ImageData, held_out, load_data
 from ..data.augmentation import augmentation
 from ..models.network import CoDANet
 from ..models.weights import save
@@ -86,6 +87,14 @@ def _resumable(folder: Path, after: dict[str, Any]) -> Path | None:
 def _write(path: Path, text: str) -> None:
     with replacing(path) as part:
         part.write_text(text, encoding="utf-8")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _silence(line: str) -> None:
+    pass
 
 
 def _check(settings: Settings, folder: Path) -> None:
@@ -180,6 +189,7 @@ def _provenance(recipe: str, module: Classification, result: Result) -> dict[str
         **({"stages": stages} if module.stages else {}),
         "val_accuracy": result.accuracy,
         "val_images": len(module.data.val),
+        "val_held_out_of_training": module.settings.holdout > 0,
         "data": module.data.name,
         "data_checksum": module.data.checksum,
         "versions": {
@@ -229,6 +239,8 @@ def _run(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
     data = load_data(
         settings.data, root=settings.root, size=settings.image_size, seed=settings.seed, source=settings.source
     )
+    if settings.holdout:
+        data = held_out(data, settings.holdout, settings.seed)
     described = dataclasses.asdict(settings) | {"data_checksum": data.checksum}
     checkpoint = _resumable(folder, described)
     random_state = torch.get_rng_state()
@@ -243,7 +255,7 @@ def _run(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
     # last, best and one being written, each with Adam's two moments; and the weights
     _writable(folder, 10 * sum(p.numel() * p.element_size() for p in model.parameters()))
     _write(folder / SETTINGS, json.dumps(described, indent=2))
-    module = Classification(model, data, settings, start.stages)
+    module = Classification(model, data, settings, start.stages, say=_silence if quiet else _say)
     with _few_words(), _threads(settings.threads):
         try:
             trainer = _trainer(settings, folder, quiet)
