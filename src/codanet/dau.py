@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, conv_transpose2d
 from torch.utils.checkpoint import checkpoint
 
+from ._support.numbers import check_whole
 from .rescale import Rescaling, rescaling
 
 Rescale = str | Callable[[Tensor], Tensor]
@@ -161,12 +162,6 @@ def _same(kept: Tensor, A: Tensor) -> bool:
     return kept.dtype == A.dtype and kept.device == A.device and torch.equal(kept, A)
 
 
-def _check_sizes(least: int, **sizes: int) -> None:
-    for name, value in sizes.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{name} is {value!r}: it must be a whole number, {least} or more")
-
-
 class DAULinear(_DAU):
     """n units on vectors [..., d].
 
@@ -192,7 +187,7 @@ class DAULinear(_DAU):
         bias: bool = True,
         recompute: bool = False,
     ):
-        _check_sizes(1, in_features=in_features, out_features=out_features, rank=rank)
+        check_whole(1, in_features=in_features, out_features=out_features, rank=rank)
         super().__init__(in_features, 1, out_features, rank, rescale, bias, recompute)
         self.in_features, self.out_features = in_features, out_features
 
@@ -244,11 +239,11 @@ class DAUConv2d(_DAU):
         bias: bool = True,
         recompute: bool = False,
     ):
-        _check_sizes(
+        check_whole(
             1, in_channels=in_channels, out_channels=out_channels, rank=rank, kernel_size=kernel_size, stride=stride
         )
         padding = (kernel_size - 1) // 2 if padding is None else padding
-        _check_sizes(0, padding=padding)
+        check_whole(0, padding=padding)
         super().__init__(in_channels, kernel_size, out_channels, rank, rescale, bias, recompute)
         self.in_channels, self.out_channels = in_channels, out_channels
         self.kernel_size, self.stride, self.padding = kernel_size, stride, padding

@@ -203,7 +203,7 @@ def batches(
         batch_size=batch_size,
         sampler=Shuffle(split, seed, rank, world) if shuffle else range(rank, len(split), world),
         num_workers=workers,
-        collate_fn=whole,
+        collate_fn=as_read,
         drop_last=drop_last,
         pin_memory=torch.cuda.is_available(),
         generator=torch.Generator().manual_seed(seed),
@@ -211,7 +211,7 @@ def batches(
     )
 
 
-def whole(batch: Any) -> Any:
+def as_read(batch: Any) -> Any:
     """A batch is read as a whole, so there is nothing to collate."""
     return batch
 

@@ -5,6 +5,7 @@ from fractions import Fraction
 from typing import Any
 
 from .._support.messages import nearest
+from .._support.numbers import check_whole
 from ..dau import Rescale
 from .network import CoDANet, Layer
 
@@ -107,8 +108,7 @@ def create_model(
     architecture = ARCHITECTURES[name]
     if num_classes is None:
         num_classes = len(class_names) if class_names else architecture.layers[-1].units
-    if not isinstance(num_classes, int) or num_classes < 1:
-        raise ValueError(f"num_classes is {num_classes!r}: it must be a whole number, 1 or more")
+    check_whole(1, num_classes=num_classes)
     layers = (*architecture.layers[:-1], replace(architecture.layers[-1], units=num_classes))
     options: dict[str, Any] = {"rescale": rescale, "bias": bias, "recompute": recompute, "class_names": class_names}
     return CoDANet(

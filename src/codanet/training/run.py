@@ -27,7 +27,7 @@ from ..data.augmentation import augmentation
 from ..models.network import CoDANet
 from ..models.weights import save
 from ..models.zoo import create_model
-from .callbacks import Checkpoints, ContributionMaps, Lines, progress_bar
+from .callbacks import Checkpoints, ContributionMaps, Lines, training_bar
 from .module import Classification
 from .run_files import LAST, LOGS, MODEL, SETTINGS
 from .settings import FREE, Recipe, Settings, changed, load_recipe
@@ -153,7 +153,7 @@ def _threads(number: int | None) -> Iterator[None]:
 
 def _trainer(settings: Settings, folder: Path, quiet: bool) -> Trainer:
     several = settings.devices * settings.nodes > 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1
-    bar = None if quiet else progress_bar()
+    bar = None if quiet else training_bar()
     start = str(len(list((folder / LOGS).glob("*"))) + 1)  # a resumed run leaves the logs before it alone
     callbacks: list[Any] = [Checkpoints(folder), ContributionMaps(folder, settings.maps_every)]
     callbacks += [] if quiet else [bar or Lines()]
