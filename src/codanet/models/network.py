@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, cast
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..dau import DAUConv2d, NormFactor, Rescale
+from .architectures import Layer
 from .explanation import Explanation, Target, resolve_targets
 from .linear_map import LinearMap
 
@@ -19,16 +19,6 @@ CHUNK_NUMBERS = 16 << 20  # floats of a layer's products that an explanation hol
 
 
 Factors = Sequence[NormFactor] | None  # of every layer, where they are at hand
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A row of the paper's architecture table."""
-
-    units: int
-    rank: int
-    kernel_size: int = 3
-    stride: int = 1
 
 
 def bare(model: nn.Module) -> nn.Module:
@@ -237,7 +227,11 @@ class CoDANet(nn.Module):
         """The logits [N, classes], the targets [N, K], and their rows of W / T [N, K, 2C, H, W]."""
         logits, linear_map = self.align(encoded, factors)
         targets = logits.argmax(1, keepdim=True) if targets is None else targets
-        return logits, targets, torch.cat([linear_map.class_rows(some) for some in targets.split(targets_at_once, 1)], 1)
+        return (
+            logits,
+            targets,
+            torch.cat([linear_map.class_rows(some) for some in targets.split(targets_at_once, 1)], 1),
+        )
 
     def _largest_products(self, height: int, width: int) -> int:
         """The most numbers that one image's products Âᵀp, or rows pulled back, hold in any layer."""
