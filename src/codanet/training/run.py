@@ -116,7 +116,7 @@ def _build(settings: Settings, data: ImageData) -> CoDANet:
     torch.manual_seed(settings.seed)
     return create_model(
         settings.model,
-        len(data.classes),
+        num_classes=len(data.classes),
         image_channels=data.channels,
         image_size=(side, side) if side else data.image_size,
         temperature=settings.temperature,

@@ -105,8 +105,9 @@ class Settings:
         for name in ("mosaic", "erase", "grow_until"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: it is a share, from 0 to 1")
-        if self.temperature_from is not None and not self.temperature_from > 0:
-            raise ValueError(f"temperature_from is {self.temperature_from!r}: it must be positive, or left out")
+        for name in ("temperature", "temperature_from"):
+            if getattr(self, name) is not None and not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)!r}: it must be a positive number, or left out")
         if self.grow_from is not None and self.grow_from < 1:
             raise ValueError(f"grow_from is {self.grow_from!r}: it is a side in pixels, 1 or more, or left out")
         if not self.learning_rate > 0:
