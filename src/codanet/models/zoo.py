@@ -4,7 +4,6 @@ import os
 from dataclasses import replace
 from typing import Any
 
-from .._support.numbers import check_whole
 from ..dau import Rescale
 from .architectures import ARCHITECTURES, architecture
 from .network import CoDANet, Layer
@@ -39,7 +38,90 @@ def create_model(
     recompute: bool = False,
     class_names: tuple[str, ...] | None = None,
 ) -> CoDANet:
-from .._support.numbers import check_whole
+    """A network by name, untrained or with trained weights.
+
+    What is not given is as the architecture, or the trained weights, have it.
+
+    Args:
+        name: One of `list_models()`; with `pretrained=True` also one of `list_models(pretrained=True)`.
+        pretrained: False for random weights; True for those that come with the package; or the path of a file written
+            by `save`, whose layers must be those of `name`.
+        num_classes: The units of the last layer. If trained weights have another number, the last layer starts at
+            random, and all others keep what they have learnt.
+        image_channels: 3 for RGB, 1 for grey.
+        image_size: The side, or (height, width), of the images the network is meant for.
+        temperature: T, by which the summed output is divided; larger values press harder for alignment.
+        rescale: How the weights of a unit are bounded: "sq" (the default), "l2" or "l1", or a function of the norm.
+        bias: Whether w = g(A B x + b) has its b; by default it has.
+        recompute: Compute activations again in the backward pass instead of keeping them: less memory, more time.
+        class_names: One for each class, for explanations and tables.
+
+    Returns:
+        The network: in training mode if it is untrained, ready to use (`eval()`) if it has trained weights.
+
+    Raises:
+        ValueError: If the name is unknown, there are no such weights, or they do not fit what was asked for.
+
+    Example:
+        >>> import codanet
+        >>> codanet.create_model("nano_coda", num_classes=3).num_classes
+        3
+        >>> codanet.create_model("s_coda_r1_8", pretrained=True).class_names[3]
+        'cat'
+    """
+    if not isinstance(pretrained, (bool, str, os.PathLike)):
+        raise ValueError(
+            f"pretrained is {pretrained!r}: give True, False or the path of a file; classes are num_classes="
+        )
+    if num_classes is not None and (
+        not isinstance(num_classes, int) or isinstance(num_classes, bool) or num_classes < 1
+    ):
+        raise ValueError(f"num_classes is {num_classes!r}: it must be a whole number, 1 or more")
+    options: dict[str, Any] = {
+        "image_channels": image_channels,
+        "image_size": image_size,
+        "temperature": temperature,
+        "rescale": rescale,
+        "bias": bias,
+        "class_names": class_names,
+    }
+    options = {key: value for key, value in options.items() if value is not None}
+    if num_classes is None and class_names:
+        num_classes = len(class_names)
+    if pretrained is False:
+        if name in list_shipped():
+            raise ValueError(f"{name!r} names trained weights: pass pretrained=True, or use codanet.load({name!r})")
+        return _untrained(name, num_classes, recompute, options)
+    trained = _shipped(name) if pretrained is True else load(pretrained)
+    if name not in list_shipped() and _inner(architecture(name).layers) != _inner(trained.architecture):
+        raise ValueError(
+            f"the weights of {pretrained} have other layers than {name!r}: create {trained.name!r} instead"
+        )
+    return _with_weights(trained, num_classes, recompute, options)
+
+
+def _untrained(name: str, num_classes: int | None, recompute: bool, options: dict[str, Any]) -> CoDANet:
+    known = architecture(name)
+    defaults = {
+        "image_channels": known.image_channels,
+        "image_size": known.image_size,
+        "temperature": known.temperature,
+    }
+    layers = _ending_in(num_classes, known.layers)
+    return CoDANet(layers, name=name, recompute=recompute, **{**defaults, **options})
+
+
+def _shipped(name: str) -> CoDANet:
+    """The shipped model of that name, or of the architecture of that name."""
+    if name in list_shipped():
+        return load(name)
+    architecture(name)  # an unknown name is said first
+    for trained in map(load, list_shipped()):
+        if trained.name == name:
+            return trained
+    raise ValueError(
+        f"no trained weights of {name!r} come with the package: there are {', '.join(list_shipped())}; pass "
+        "pretrained=PATH for a file of your own"
     )
 
 
