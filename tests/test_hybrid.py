@@ -211,7 +211,7 @@ def test_what_cannot_be_built_is_said(arguments, message):
 
 
 def test_a_layer_that_looks_like_an_image_is_refused():
-    with pytest.raises(ValueError, match="3 channels, as many as an image"):
+    with pytest.raises(ValueError, match="3 channels, as an image has"):
         small(nn.Sequential(nn.Conv2d(3, 3, 3)), "0")
 
 

@@ -182,7 +182,7 @@ class HybridNet(CoDANet):
         self.encoded_channels = 2 * channels if encoding == "split" else channels
         if self.encoded_channels == image_channels:
             raise ValueError(
-                f"layer {layer!r} has {image_channels} channels, as many as an image: choose another or encoding='split'"
+                f"layer {layer!r} has {image_channels} channels, as an image has: choose another or encoding='split'"
             )
         self.register_buffer("feature_scale", torch.ones(1, channels, 1, 1))
         first = layers[0]
