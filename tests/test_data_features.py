@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from codanet.data.error import DataError
+from codanet._support.errors import DataError
 from codanet.data.features import FeatureCache, extract, views_within
 
 SHAPE = (2, 3, 3)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from codanet.data.error import DataError
+from codanet._support.errors import DataError
 from codanet.data.image import fit
 from codanet.data.views import Views, _window
 

@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from codanet.data.error import DataError
-from codanet.files import replacing
+from codanet._support.errors import DataError
+from codanet._support.files import replacing
 
 LIMIT_BYTES = 4 * 2**30
 VERSION = 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageEnhance
 
-from codanet.data.error import DataError
+from codanet._support.errors import DataError
 from codanet.data.image import fit
 
 ASPECT = 4 / 3  # the most that a window is wider or higher than its place in the view

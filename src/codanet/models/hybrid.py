@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .._support.messages import nearest
 from ..dau import DAUConv2d
-from ..explanation import Explanation, Target
-from ..names import nearest
-from ..network import LOGIT_BIAS, CoDANet, Layer
+from .explanation import Explanation, Target
+from .network import LOGIT_BIAS, CoDANet, Layer
 
 DEVIATIONS = 3  # of a channel make a feature of 1
 IMAGES_AT_ONCE = 1  # through a frozen backbone: on a CPU one image's maps stay in its cache (12 ms an image, 41 of 32)
@@ -77,7 +77,7 @@ def _efficientnet_lite0() -> nn.Module:
 
 
 def _resnet56() -> nn.Module:
-    from ..resnet import resnet56
+    from .resnet import resnet56
 
     return resnet56(weights="official")
 
