@@ -15,7 +15,7 @@ import torch
 from codanet.norm import _TRIANGLE, _is_direct
 from codanet.patches import output_size
 
-from codanet.models.zoo import ARCHITECTURES
+from codanet.models.architectures import ARCHITECTURES
 
 WIDE = 4  # bytes of float32
 

@@ -7,8 +7,8 @@ import torch
 
 from codanet import CoDANet, create_model, list_models
 from codanet.benchmarks.algorithm1 import Algorithm1Conv2d
+from codanet.models.architectures import ARCHITECTURES
 from codanet.models.network import Layer
-from codanet.models.zoo import ARCHITECTURES
 
 
 @pytest.fixture

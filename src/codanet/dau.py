@@ -54,7 +54,7 @@ def norm_factor(A: Tensor, order: int = 2) -> NormFactor:
     size = largest.sqrt()
     if order == 1:
         return NormFactor((columns / size[:, None, None]).permute(1, 2, 0).to(narrow), size.to(narrow))
-    # rows of Â that are dependent or zero leave Cholesky nothing to divide by: a shift below what narrow numbers resolve
+    # dependent or zero rows of Â leave Cholesky nothing to divide by: a shift below what narrow numbers resolve
     shift = 4 * len(A) * torch.finfo(wide.dtype).eps * torch.where(square > 0, square, largest[:, None])
     factor, _ = torch.linalg.cholesky_ex((gram + torch.diag_embed(shift)) / largest[:, None, None])
     factor = factor * some[:, None, None]
@@ -88,7 +88,7 @@ class _DAU(nn.Module):
         return self.A[-1] if self.has_bias else None
 
     def norm_factor(self) -> NormFactor:
-        """Made anew wherever gradients or a compiler need it; otherwise kept while A stays the same, number by number."""
+        """Made anew where gradients or a compiler need it; otherwise kept while A stays the same, number by number."""
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or not _has_numbers(self.A):
             return norm_factor(self.A, self._rescaling.order)
         if self._kept is None or not _same(self._kept[0], self.A):

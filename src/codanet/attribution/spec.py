@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from codanet._support.specs import split_spec
 from codanet._support.typed import field_types, typed
 
 from .registry import METHODS, Method, settings_of
@@ -22,14 +23,10 @@ class MethodSpec:
     @classmethod
     def parse(cls, name: str) -> MethodSpec:
         """A ValueError if the name stands for nothing."""
-        plain, *changes = name.split(":")
-        settings = settings_of(plain)
-        types = field_types(type(settings))
+        plain, changes = split_spec(name)
+        types = field_types(type(settings_of(plain)))
         values: dict[str, Any] = {}
-        for change in changes:
-            key, sign, value = change.partition("=")
-            if not sign:
-                raise ValueError(f"{change!r} in {name!r} is no setting: write it as {plain}:name=value")
+        for key, value in changes.items():
             values[key] = typed(key, None if value == "null" else value, types[key]) if key in types else value
         return cls(name, METHODS[plain], settings_of(plain, values))
 

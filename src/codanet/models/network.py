@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, cast
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..dau import DAUConv2d, NormFactor, Rescale
+from .architectures import Layer
 from .explanation import Explanation, Target, resolve_targets
 from .linear_map import LinearMap
 
@@ -19,16 +19,6 @@ CHUNK_NUMBERS = 16 << 20  # floats of a layer's products that an explanation hol
 
 
 Factors = Sequence[NormFactor] | None  # of every layer, where they are at hand
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A row of the paper's architecture table."""
-
-    units: int
-    rank: int
-    kernel_size: int = 3
-    stride: int = 1
 
 
 def bare(model: nn.Module) -> nn.Module:
@@ -172,7 +162,7 @@ class CoDANet(nn.Module):
         return self.pool(self.features(encoded, factors))
 
     def compile(self, **options: Any) -> None:
-        """Compile forward passes and explanations with torch.compile, on first use and for the kinds of input that come.
+        """Compile forward passes and explanations with torch.compile, on first use.
 
         options: torch.compile's. Batches of any size share one compilation; another picture size is another one.
         """
