@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._support.locks import alone_in
 from .._support.messages import nearest
 from .._support.version import __version__
 from ..data import ImageData, load_data
@@ -80,31 +81,34 @@ def evaluate(
     usual = METRICS["removal-least"].n or len(some)
     samples = some.sample(images, usual, seed) if {*ON_IMAGES, "sanity"} & {*named} else []
     settings = settings_of_records(plan, data, given)
-    records = Records(Path(output), settings)
-    measurement = Measurement(plan, data, given, pictures, samples, records, quiet)
-    if samples and images is None and len(samples) < usual:
-        measurement.remark(f"{len(samples)} images are measured instead of {usual}: there are no more.")
-    keys = measurement.make()
-    order = list(METRICS)
-    keys.sort(key=lambda key: order.index(key[2]))  # stable: models and methods stay in the order given
-    provenance = {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": command,
-        "hours": round(records.hours(keys), 4),
-        "threads": torch.get_num_threads(),
-        "versions": {"codanet": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        "models": {label: {**files.get(label, {}), "digest": model_digest(model)} for label, model in given.items()},
-        "data": {"name": data.name, "checksum": data.checksum, "images": len(some)},
-        "settings": {**settings, "models": {}},
-        "methods": list(chosen),
-        "metrics": list(named),
-    }
-    scores = {key: records.scores(key) for key in keys}
-    results = Results(
-        records.folder, rows_of(records, keys, given, published), scores, provenance, tuple(measurement.remarks)
-    )
-    results.write()
-    draw(results, given, published)
+    with alone_in(Path(output), "the evaluation"):
+        records = Records(Path(output), settings)
+        measurement = Measurement(plan, data, given, pictures, samples, records, quiet)
+        if samples and images is None and len(samples) < usual:
+            measurement.remark(f"{len(samples)} images are measured instead of {usual}: there are no more.")
+        keys = measurement.make()
+        order = list(METRICS)
+        keys.sort(key=lambda key: order.index(key[2]))  # stable: models and methods stay in the order given
+        provenance = {
+            "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "command": command,
+            "hours": round(records.hours(keys), 4),
+            "threads": torch.get_num_threads(),
+            "versions": {"codanet": __version__, "torch": torch.__version__, "python": platform.python_version()},
+            "models": {
+                label: {**files.get(label, {}), "digest": model_digest(model)} for label, model in given.items()
+            },
+            "data": {"name": data.name, "checksum": data.checksum, "images": len(some)},
+            "settings": {**settings, "models": {}},
+            "methods": list(chosen),
+            "metrics": list(named),
+        }
+        scores = {key: records.scores(key) for key in keys}
+        results = Results(
+            records.folder, rows_of(records, keys, given, published), scores, provenance, tuple(measurement.remarks)
+        )
+        results.write()
+        draw(results, given, published)
     return results
 
 

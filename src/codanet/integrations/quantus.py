@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from .._support.extras import optional
-from ..attribution import Method, Settings, attribute, settings_of
+from ..attribution import Method, MethodSettings, attribute, settings_of
 from ..attribution.task import prepare, space_of
 from ..attribution.untouched import untouched
 from ..models.explanation import Target
@@ -25,7 +25,7 @@ def explain_func(
     model: nn.Module,
     inputs: ArrayLike | Tensor,
     targets: ArrayLike | Tensor,
-    method: str | Method | Settings = "contributions",
+    method: str | Method | MethodSettings = "contributions",
     seed: int = 0,
     batch_size: int | None = None,
     **kwargs: Any,
@@ -49,7 +49,7 @@ def quantus_scores(
     model: nn.Module,
     images: Tensor,
     targets: Target = None,
-    method: str | Method | Settings = "contributions",
+    method: str | Method | MethodSettings = "contributions",
     *,
     seed: int = 0,
     batch_size: int | None = None,

@@ -4,6 +4,7 @@ import os
 from dataclasses import replace
 from typing import Any
 
+from .._support.numbers import check_whole
 from ..dau import Rescale
 from .architectures import ARCHITECTURES, architecture
 from .network import CoDANet, Layer
@@ -73,10 +74,8 @@ def create_model(
         raise ValueError(
             f"pretrained is {pretrained!r}: give True, False or the path of a file; classes are num_classes="
         )
-    if num_classes is not None and (
-        not isinstance(num_classes, int) or isinstance(num_classes, bool) or num_classes < 1
-    ):
-        raise ValueError(f"num_classes is {num_classes!r}: it must be a whole number, 1 or more")
+    if num_classes is not None:
+        check_whole(1, num_classes=num_classes)
     options: dict[str, Any] = {
         "image_channels": image_channels,
         "image_size": image_size,
