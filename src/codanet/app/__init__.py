@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import redirect_stdout
 from typing import Any
 
+from .._support.extras import optional
 from ..data import ImageData
 from ..models.network import CoDANet
 from .gate import Gate
@@ -37,11 +38,9 @@ def start(
             )
     if port is not None and not 0 < port < 2**16:
         raise ValueError(f"port is {port}: it must lie between 1 and 65535")
-    try:
+    with optional():
         import gradio as gr
-    except ImportError:
-        raise ValueError("the web page needs Gradio, which is not installed: pip install 'codanet[demo]'") from None
-    from starlette.middleware import Middleware
+        from starlette.middleware import Middleware
 
     from .page import CSS, ICON, build
     from .session import MOST_BYTES, Gallery
