@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
-
-from codanet.models.zoo import ARCHITECTURES
 from codanet.norm import _TRIANGLE, _is_direct
 from codanet.patches import output_size
+
+from codanet.models.architectures import ARCHITECTURES
 
 WIDE = 4  # bytes of float32
 

@@ -351,7 +351,7 @@ def test_a_models_digest_changes_with_every_number():
     model.temperature = 3.0
     changed = model_digest(model)
     with torch.no_grad():
-        model.units[0].A.view(-1)[3] += 1
+        model.dau_layers[0].A.view(-1)[3] += 1
     assert len({before, changed, model_digest(model)}) == 3
 
 

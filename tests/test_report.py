@@ -49,7 +49,7 @@ def model_of(pictures: Path, **provenance):
     model = colour_model(names=("red", "green", "blue"))
     order = [("red", "green", "blue").index(name) for name in data.classes]
     with torch.no_grad():
-        model.units[0].A.copy_(model.units[0].A[:, order])
+        model.dau_layers[0].A.copy_(model.dau_layers[0].A[:, order])
     model.class_names = data.classes
     settings = {"data": str(pictures), "seed": 0, "epochs": 2, "image_size": None, "root": None}
     model.provenance = {"settings": settings, "data": data.name, "val_accuracy": 0.5, "epochs": 2, **provenance}
@@ -335,9 +335,9 @@ def four_colours(tmp_path_factory):
     unlike = torch.tensor([-1.0, -1.0, -1.0, 0.3, 0.3, 0.3])
     weights = torch.tensor([[-0.6, -0.6, 1, 0, 0, 0], [-0.6, 1, -0.6, 0, 0, 0], [1, -0.6, -0.6, 0, 0, 0]])
     with torch.no_grad():
-        model.units[0].B.zero_()
-        model.units[0].A.zero_()
-        model.units[0].A[-1] = torch.cat([unlike[None], weights])
+        model.dau_layers[0].B.zero_()
+        model.dau_layers[0].A.zero_()
+        model.dau_layers[0].A[-1] = torch.cat([unlike[None], weights])
     data = load_data(folder)
     model.provenance = {"settings": {"data": str(folder), "seed": 0}, "data": data.name}
     return model.eval(), data, folder

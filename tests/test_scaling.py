@@ -11,7 +11,8 @@ import scaling
 from codanet import forms
 from codanet.benchmarks.algorithm1 import Algorithm1Net
 from codanet.dau import DAUConv2d
-from codanet.models.zoo import ARCHITECTURES, create_model
+from codanet.models.architectures import ARCHITECTURES
+from codanet.models.zoo import create_model
 from costs import METHODS, Method, all_reduce_seconds, largest_batch, memory, run, seconds
 from counts import Counter, Counts, check, measure, one_block
 from operations import Operation, Shape, our_backward, our_forward, our_kept, our_working, shapes

@@ -145,7 +145,7 @@ def test_schedules():
         ({"learning_rate": 0}, "learning_rate is 0"),
         ({"schedule": "onecycle"}, "did you mean 'one-cycle'"),
         ({"batch_size": 30, "accumulate": 4}, "take a multiple of 4"),
-        ({"compile": "yes"}, "compile is 'yes'"),
+        ({"compile": "yes"}, "unknown compile 'yes'"),
         ({"regularisation": -1}, "must not be negative"),
         ({"epochs": None}, "epochs is None"),
         ({"epochs": float("inf")}, "epochs is inf"),

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..data import DataError, ImageData, decode
 from ..data.image import fit, to_tensor
-from ..data.tiling import multi_image
+from ..data.tiling import tiled_square
 from ..models.network import CoDANet
 from . import views
 from .examples import examples
@@ -48,7 +48,7 @@ class Gallery:
         for name, model in models.items():
             found = examples(model, data)
             shown[name] = tuple(
-                picture(f"example-{number}", title, image, {name: model})
+                seen_by(f"example-{number}", title, image, {name: model})
                 for number, (title, image) in enumerate(found.items())
             )
         return cls(models, shown)
@@ -58,7 +58,7 @@ def size_of(model: CoDANet) -> tuple[int, int]:
     return model.image_size or (OPEN_SIZE, OPEN_SIZE)
 
 
-def picture(key: str, title: str, image: Image.Image, models: Mapping[str, CoDANet]) -> Picture:
+def seen_by(key: str, title: str, image: Image.Image, models: Mapping[str, CoDANet]) -> Picture:
     images = {name: fitted(image, model) for name, model in models.items()}
     by_aspect: dict[Fraction, Image.Image] = {}
     photos = {}
@@ -154,7 +154,7 @@ def take_upload(gallery: Gallery, session: Session, content: object, title: obje
         raise ValueError(str(error).replace("The picture given as bytes", "That file")) from None
     number = session.number + 1
     words = str(title)[:80] or f"picture {number}"
-    new = picture(f"upload-{number}", words, image, gallery.models)
+    new = seen_by(f"upload-{number}", words, image, gallery.models)
     kept = (new, *session.uploads)[:MOST_UPLOADS]
     return open_picture(gallery, replace(session, uploads=kept, number=number), new.key)
 
@@ -214,7 +214,7 @@ def mix(gallery: Gallery, session: Session, n: int) -> Session:
         raise ValueError(f"{n} x {n} needs {n * n} pictures and there are {len(keys)}: give more of your own first")
     keys = keys[: n * n]
     model = gallery.models[session.model]
-    image = multi_image([known[key].images[session.model] for key in keys])
+    image = tiled_square([known[key].images[session.model] for key in keys])
     photo = _mosaic([known[key].photos[session.model] for key in keys], n, model)
     return _facing(session, read(model, image), tuple(keys), views.photo_uri(photo))
 

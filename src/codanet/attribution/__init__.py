@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from codanet._support.messages import nearest
+from codanet._support.numbers import check_whole
 from codanet._support.progress import progress_bar
 from codanet.models.explanation import Target
 from codanet.models.network import CoDANet, bare
@@ -28,7 +29,7 @@ from .lime import Lime
 from .occlusion import Occlusion
 from .plain import Contributions, Random
 from .rise import Rise
-from .task import Settings, prepare, space_of
+from .task import MethodSettings, prepare, space_of
 from .untouched import untouched
 
 __all__ = [
@@ -41,10 +42,10 @@ __all__ = [
     "IntegratedGradients",
     "Lime",
     "Method",
+    "MethodSettings",
     "Occlusion",
     "Random",
     "Rise",
-    "Settings",
     "attribute",
     "list_methods",
     "settings_of",
@@ -58,7 +59,7 @@ class Method:
     name: str
     title: str  # as figures and tables call it
     about: str
-    settings: Settings
+    settings: MethodSettings
     needs: str = ""  # of the model: "coda", or "layer" that makes a map
     post_hoc: bool = True  # approximates the model from outside
 
@@ -91,9 +92,9 @@ def list_methods(model: nn.Module | None = None) -> list[str]:
     return names
 
 
-def settings_of(method: str | Method | Settings, changes: Mapping[str, Any] | None = None) -> Settings:
+def settings_of(method: str | Method | MethodSettings, changes: Mapping[str, Any] | None = None) -> MethodSettings:
     """The settings behind a name, some of them changed: settings_of("rise", {"masks": 2000}) is Rise(masks=2000)."""
-    if isinstance(method, Settings):
+    if isinstance(method, MethodSettings):
         settings = method
     elif isinstance(method, Method):
         settings = method.settings
@@ -113,7 +114,7 @@ def attribute(
     model: nn.Module,
     images: Tensor,
     target: Target = None,
-    method: str | Method | Settings = "contributions",
+    method: str | Method | MethodSettings = "contributions",
     *,
     seed: int = 0,
     progress: bool = False,
@@ -130,10 +131,9 @@ def attribute(
     settings = settings_of(method)
     if not isinstance(model, nn.Module):
         raise ValueError(f"the model is a {type(model).__name__}: give a torch.nn.Module that makes [N, classes]")
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise ValueError(f"seed is {seed!r}: it must be a whole number, 0 or more")
-    if batch_size is not None and (not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1):
-        raise ValueError(f"batch_size is {batch_size!r}: it must be a whole number, 1 or more, or None")
+    check_whole(0, seed=seed)
+    if batch_size is not None:
+        check_whole(1, batch_size=batch_size)
     model = bare(model)
     settings.check(model)
     title, number = type(settings).__name__, len(images) if isinstance(images, Tensor) and images.ndim else 0

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from codanet._support.messages import nearest
 from codanet.dau import DAUConv2d
 
-from .task import Settings, Task
+from .task import MethodSettings, Task
 
 POOLING = (
     nn.AvgPool2d,
@@ -24,7 +24,7 @@ POOLING = (
 
 
 @dataclass(frozen=True)
-class GradCam(Settings):
+class GradCam(MethodSettings):
     """ReLU(Σ_k mean(∂logit/∂A_k) A_k), enlarged to the image.
 
     A is the output of the module named `layer`; without one, the last map [N, K, h, w] that the logit depends on and

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from codanet.models.network import CoDANet
 
-from .task import Settings, Task
+from .task import MethodSettings, Task
 
 
 @dataclass(frozen=True)
-class Contributions(Settings):
+class Contributions(MethodSettings):
     """[W(x)]_c ⊙ x / T of a CoDA-Net, summed over the encoded channels (eq. 8): they add up to logit - b0."""
 
     several_targets = True
@@ -40,7 +40,7 @@ class Contributions(Settings):
 
 
 @dataclass(frozen=True)
-class Random(Settings):
+class Random(MethodSettings):
     """Normal noise, drawn from the seed, the image and the class: what a method must beat."""
 
     def maps(self, task: Task) -> Tensor:

@@ -86,7 +86,7 @@ class Task:
                 self.advance(len(self.inputs[part[1]]) * (part[0].stop - start) / perturbations)
 
 
-class Settings(ABC):
+class MethodSettings(ABC):
     """One way to attribute: a frozen dataclass whose fields are the method's settings."""
 
     several_targets: ClassVar[bool] = False  # whether maps of several classes share their passes through the model
@@ -101,7 +101,7 @@ class Settings(ABC):
 
 
 @dataclass(frozen=True)
-class InputSettings(Settings):
+class InputSettings(MethodSettings):
     """Of a method that changes the input, or takes gradients with respect to it: which input of a CoDA-Net that is.
 
     "encoded": [x, 1-x], where a removed pixel is zero in all channels (sec. C.4), as in the model's own contributions.
@@ -116,7 +116,7 @@ class InputSettings(Settings):
             raise ValueError(f"space is {self.space!r}: choose encoded or image")
 
 
-def space_of(settings: Settings) -> str:
+def space_of(settings: MethodSettings) -> str:
     """Where a method works on a CoDA-Net."""
     return settings.space if isinstance(settings, InputSettings) else "encoded"
 
@@ -184,10 +184,3 @@ def _first_logits(task: Task, number: int) -> Tensor:
     if not logits.isfinite().all():
         raise ValueError(f"{name} gives logits that are not finite: its weights are damaged, or the images too large")
     return logits
-
-
-def whole(least: int, **numbers: int) -> None:
-    """Refuse settings that are not whole numbers of at least `least`."""
-    for name, value in numbers.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{name} is {value!r}: it must be a whole number, {least} or more")

@@ -110,6 +110,23 @@ class CenterCrop(Augmentation):
         return images[:, :, top : top + self.size[0], left : left + self.size[1]]
 
 
+class Cutout(Augmentation):
+    """A square of every image painted grey, at a random place, partly outside where that falls there (DeVries 2017)."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.side = side
+
+    def forward(self, images: Tensor, generator: Generator) -> Tensor:
+        covered = []
+        for size in images.shape[2:]:
+            first = draw(size, len(images), images, generator)[:, None] - self.side // 2
+            place = torch.arange(size, device=images.device)
+            covered.append((place >= first) & (place < first + self.side))
+        box = covered[0][:, None, :, None] & covered[1][:, None, None, :]
+        return images.masked_fill(box, 0.5)
+
+
 class RandAugment(Augmentation):
     """`n` operations drawn for every image, at magnitude `m` of 30, by kornia.
 
@@ -188,6 +205,7 @@ AUGMENTATIONS: dict[str, Callable[[Size], Augmentation]] = {
     "none": lambda size: Identity(),
     "crop": lambda size: FlipCrop(padding_of(size), flip=False),
     "flip-crop": lambda size: FlipCrop(padding_of(size)),
+    "flip-crop-cutout": lambda size: Compose(FlipCrop(padding_of(size)), Cutout(min(size_pair(size)) * 3 // 8)),
     "randaugment": lambda size: Compose(RandAugment(), FlipCrop(padding_of(size))),
     "imagenet": lambda size: Compose(RandAugment(), RandomCrop(size), FlipCrop(0)),
     "centre-crop": lambda size: CenterCrop(size),

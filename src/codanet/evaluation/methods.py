@@ -8,7 +8,7 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from ..attribution import METHODS, Settings, attribute, list_methods, settings_of
+from ..attribution import METHODS, MethodSettings, attribute, list_methods, settings_of
 from ..metrics import Attribute
 
 Methods = Mapping[str, Attribute] | Sequence[str]
@@ -24,7 +24,7 @@ def choose_methods(given: Methods, seed: int) -> dict[str, Attribute]:
     return chosen
 
 
-def method_settings(name: str) -> Settings:
+def method_settings(name: str) -> MethodSettings:
     """What a name of an evaluation stands for; a ValueError if it stands for nothing."""
     plain, *changes = name.split(":")
     values: dict[str, Any] = {}
@@ -47,7 +47,7 @@ class Registered:
 
     several_targets = True
 
-    def __init__(self, settings: Settings, seed: int):
+    def __init__(self, settings: MethodSettings, seed: int):
         self.settings, self.seed = settings, seed
 
     def __call__(self, model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from ..attribution import Method, Settings, attribute, settings_of
+from ..attribution import Method, MethodSettings, attribute, settings_of
 from ..attribution.task import prepare, space_of
 from ..attribution.untouched import untouched
 from ..models.explanation import Target
@@ -24,7 +24,7 @@ def explain_func(
     model: nn.Module,
     inputs: ArrayLike | Tensor,
     targets: ArrayLike | Tensor,
-    method: str | Method | Settings = "contributions",
+    method: str | Method | MethodSettings = "contributions",
     seed: int = 0,
     batch_size: int | None = None,
     **kwargs: Any,
@@ -48,7 +48,7 @@ def quantus_scores(
     model: nn.Module,
     images: Tensor,
     targets: Target = None,
-    method: str | Method | Settings = "contributions",
+    method: str | Method | MethodSettings = "contributions",
     *,
     seed: int = 0,
     batch_size: int | None = None,

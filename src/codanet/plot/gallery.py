@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import glob
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +17,6 @@ from torch import Tensor
 
 from .._support.errors import DataError
 from ..attribution import METHODS, attribute, settings_of
-from ..data.folder import image_files
 from ..data.image import read_image
 from ..models.explanation import Explanation, resolve_targets
 from ..models.layer_contributions import layer_contributions
@@ -30,7 +27,6 @@ from .maps import named
 from .sheet import number, shortened
 from .strips import LAYERS_IN_A_ROW, strip
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 ANY_SIZE = 224, 224  # for a model that takes images of any size
 BATCH, BATCH_NUMBERS = 32, 8 << 20  # images, and numbers in their maps, explained at a time
 READERS, WRITERS = 2, 2
@@ -48,28 +44,6 @@ class Explained:
     others: dict[str, Tensor] = field(default_factory=dict)  # maps of other methods [1, K, H, W] by title
     layers: list[Tensor] = field(default_factory=list)  # contributions from every layer to the first target [1, h, w]
     error: str = ""
-
-
-def picture_paths(words: Iterable[str | os.PathLike[str]]) -> list[Path]:
-    """Files as they are given, the pictures in folders, and what patterns such as 'photos/*.jpg' match; each once."""
-    found: dict[Path, None] = {}
-    for word in words:
-        path = Path(word).expanduser()
-        if path.is_dir():
-            some = [file for file in image_files(path) if file.suffix.lower() in SUFFIXES]
-            if not some:
-                raise DataError(f"'{path}' has no pictures in it: give a folder of {', '.join(SUFFIXES)} files.")
-        elif path.exists() or not glob.has_magic(str(word)):
-            some = [path]
-        else:
-            some = [Path(name) for name in sorted(glob.glob(str(path), recursive=True)) if not Path(name).is_dir()]
-            if not some:
-                raise DataError(f"Nothing matches '{word}': check the pattern and the folder.")
-        found.update(dict.fromkeys(some))
-    if missing := [path for path in found if not path.exists()]:
-        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-        raise DataError(f"'{missing[0]}'{more} does not exist: check the path of the picture.")
-    return list(found)
 
 
 def explain_files(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .._support.html import picture_uri, text
 from ..attribution import METHODS, attribute
-from ..data.tiling import multi_image
+from ..data.tiling import tiled_square
 from ..evaluation.methods import method_settings
 from ..evaluation.results import method_title
 from ..metrics.localisation import cell_shares
@@ -63,7 +63,7 @@ def beside(
     cases = four(found)
     if found is None or not cases or not isinstance(model, CoDANet):
         return ""
-    image = multi_image([case.image for case in cases])[None]  # [1, C, 2H, 2W]
+    image = tiled_square([case.image for case in cases])[None]  # [1, C, 2H, 2W]
     methods = list(measured) or usual(image.shape[2:])
     maps, failed = _maps(model, image, [case.said for case in cases], methods, quiet)
     left_out = "".join(f"<p class='missing'>{text(words)}</p>" for words in failed)

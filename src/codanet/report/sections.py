@@ -122,7 +122,7 @@ def _confused_pairs(found: Findings) -> str:
 def right_cases(found: Findings) -> str:
     cells = []
     for case in found.right:
-        panels = (("", picture(case.image)), (f"for {found.classes[case.said]}", colours(case.said_map)))
+        panels = (("", image_uri(case.image)), (f"for {found.classes[case.said]}", colours(case.said_map)))
         cells.append(side_by_side(panels, f"{_said(found, case)} <small>image {case.index}</small>"))
     return f"<div class='cases'>{''.join(cells)}</div>" if cells else ""
 
@@ -132,7 +132,7 @@ def wrong_cases(found: Findings) -> str:
     for case in found.wrong:
         truth = found.classes[case.label]
         panels = (
-            ("", picture(case.image)),
+            ("", image_uri(case.image)),
             (f"for {found.classes[case.said]}", colours(case.said_map)),
             (f"for {truth}", colours(case.label_map)),
         )
@@ -153,7 +153,7 @@ def side_by_side(panels: Sequence[tuple[str, str]], words: str) -> str:
     return f"<figure><div>{images}</div><figcaption>{words}</figcaption></figure>"
 
 
-def picture(image: Tensor) -> str:
+def image_uri(image: Tensor) -> str:
     return picture_uri(pictures(image[None])[0])
 
 

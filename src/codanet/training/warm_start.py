@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from ..models.network import CoDANet
-from ..models.weights import check_tensors, load, weights_path
+from ..models.weight_files import weights_path
+from ..models.weights import check_tensors, load
 from .checkpoint import SETTINGS_KEY, Damaged, read_checkpoint
 from .run_files import LAST, MODEL, SETTINGS
 
