@@ -1,10 +1,9 @@
 """`codanet bench`."""
 
-import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
-from ..benchmarks.bench import MODELS, bench
+from .names import BENCH_MODELS
+from .parser import Parser, positive
 
 ABOUT = """\
 Measure forward pass, training step, explanation and memory of codanet, eager and compiled, against the paper's
@@ -23,21 +22,21 @@ NUMBERS = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="codanet bench", description=ABOUT, epilog=f"examples:\n{EXAMPLES}", allow_abbrev=False
-    )
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--models", nargs="+", default=list(MODELS), help=f"of codanet models ({', '.join(MODELS)})")
+def parser() -> Parser:
+    parser, number = Parser("bench", ABOUT, EXAMPLES), positive(int)
+    names = ", ".join(BENCH_MODELS)
+    parser.add_argument("--models", nargs="+", default=BENCH_MODELS, help=f"of codanet models ({names})")
     for key, (default, about) in NUMBERS.items():
-        parser.add_argument(f"--{key}", type=int, default=default, help=f"{about} (%(default)s)")
+        parser.add_argument(f"--{key}", type=number, default=default, metavar="N", help=f"{about} (%(default)s)")
     parser.add_argument("--before", type=Path, help="folder with another version's package codanet, to measure beside")
-    parser.add_argument("--output", type=Path, help="JSON file; a table in Markdown is written beside it")
-    parser.add_argument(
-        "--quick", action="store_true", help="each measurement once, to see that all works; nothing in C++"
-    )
-    options = vars(parser.parse_args(arguments))
-    try:
-        bench(**options | {"models": tuple(options["models"])})
-    except ValueError as error:
-        parser.error(str(error))
+    parser.add_argument("-o", "--output", type=Path, help="JSON file; a table in Markdown is written beside it")
+    parser.add_argument("--quick", action="store_true", help="each measurement once, to see that all works; nothing in C++")
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    options = vars(parser().parse(arguments))
+    from ..benchmarks.bench import bench
+
+    bench(**options | {"models": tuple(options["models"])})
+    return 0
