@@ -30,8 +30,8 @@ from codanet.data.pictures import Pictures
 from codanet.data.split import FolderSplit, stratified
 from codanet.data.tiling import make_grids, possible_grids
 from codanet.data.views import Views
-from codanet.metrics import contributions
 from codanet.metrics.localisation import localisation
+from codanet.metrics.maps import contributions
 from codanet.metrics.predictions import confident_images, predict
 from codanet.models.architectures import Layer
 from codanet.models.efficientnet_lite import CUTS, IMAGE_SIZE, efficientnet_lite0

@@ -36,6 +36,9 @@ def optional() -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
             raise
-        raise MissingPackage(
-            f"this needs {package}, which is not installed: pip install 'codanet[{EXTRAS[package]}]'"
-        ) from error
+        raise MissingPackage(f"this {missing(package)}") from error
+
+
+def missing(package: str) -> str:
+    """'needs av, which is not installed: pip install 'codanet[video]''"""
+    return f"needs {package}, which is not installed: pip install 'codanet[{EXTRAS[package]}]'"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from codanet._support.extras import optional
 from codanet._support.numbers import check_whole
 from codanet._support.progress import progress_bar
 from codanet.models.explanation import Target
@@ -59,7 +60,7 @@ def attribute(
         )
     settings.check(model)
     title, number = type(settings).__name__, len(images) if isinstance(images, Tensor) and images.ndim else 0
-    with untouched(model), progress_bar(title, number, shown=progress, unit="images") as advance:
+    with optional(), untouched(model), progress_bar(title, number, shown=progress, unit="images") as advance:
         task = prepare(model, images, target, seed, batch_size, advance, space_of(settings))
         alone = task.targets.ndim == 2 and not settings.several_targets
         maps = settings.maps(task.spread() if alone else task).detach().view(*task.targets.shape, *task.size)

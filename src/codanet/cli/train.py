@@ -6,7 +6,6 @@ import re
 from inspect import cleandoc
 from typing import Any
 
-from .._support.extras import optional
 from .._support.messages import nearest
 from ..models.architectures import architecture
 from ..training.settings import FIELDS, RECIPE_ONLY, Settings, changed, load_recipe, read_settings
@@ -56,10 +55,9 @@ def main(arguments: list[str]) -> int:
     given = {name: getattr(parsed, name) for name in FIELDS if getattr(parsed, name) is not None}
     changes |= {name: WORDS.get(value.lower(), value) for name, value in given.items()}
     architecture(changed(recipe.settings, changes).model)  # mistakes are said before anything heavy is imported
-    with optional():
-        from lightning.pytorch.utilities import rank_zero_only
+    from lightning.pytorch.utilities import rank_zero_only
 
-        from ..training import train_all
+    from ..training import train_all
 
     for result in train_all(recipe, parsed.output, **changes):
         if rank_zero_only.rank:  # one process of several speaks

@@ -11,6 +11,7 @@ from torch import Generator, Tensor, nn
 from torch.nn.functional import pad
 
 from codanet._support.errors import DataError
+from codanet._support.extras import optional
 from codanet._support.messages import nearest
 from codanet.data.image import size_pair
 
@@ -161,7 +162,8 @@ class RandAugment(Augmentation):
     def operation(self, name: str) -> Any:
         """kornia's RandAugment with this operation alone."""
         if name not in self._operations:
-            kornia = import_module("kornia.augmentation.auto")
+            with optional():
+                kornia = import_module("kornia.augmentation.auto")
             self._operations[name] = kornia.RandAugment(
                 n=1, m=self.m, policy=[[(name, *OPERATIONS[name])]], transformation_matrix_mode="skip"
             )

@@ -5,6 +5,7 @@ What brings Lightning along is imported on first use: settings, recipes and the 
 
 from typing import TYPE_CHECKING, Any
 
+from .._support.extras import optional
 from .._support.lazy import first_use
 from .run_files import BEST, LAST, MODEL
 
@@ -21,7 +22,8 @@ _HOMES = {"Classification": "module", "Divergence": "callbacks", "Result": "run"
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        return first_use(__name__, name, _HOMES)
+        with optional():
+            return first_use(__name__, name, _HOMES)
 
 
 def __dir__() -> list[str]:

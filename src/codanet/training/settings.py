@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from .._support.extras import optional
 from .._support.messages import nearest
 from .._support.typed import field_types, typed
 
@@ -172,7 +173,8 @@ def _checked(entries: Any, where: str, known: tuple[str, ...] = FIELDS) -> dict[
 
 def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The entries of a YAML file of settings."""
-    import yaml
+    with optional():
+        import yaml
 
     path = Path(path)
     if not path.is_file():
