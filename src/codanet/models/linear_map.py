@@ -17,6 +17,26 @@ MATRIX_ROWS = 64  # of it pulled back at a time
 
 @dataclass(frozen=True)
 class LinearMap:
+    """The matrices between any two layers, for the images of one pass; `CoDANet.trace` makes it.
+
+    Layers are counted from 0, the encoded image, over l, the output of the l-th DAU layer, to `depth`, the logits less b0.
+
+    Attributes:
+        layers: The network's DAU layers.
+        activations: Of layers 0 to depth - 1, [N, C, H, W] each.
+        weights: What each layer made of its input, factored.
+        temperature: T.
+        bias: b0.
+        logits: [N, classes].
+        differentiable: Whether gradients flow through the rows, as a loss on W needs.
+
+    Example:
+        >>> import codanet, torch
+        >>> trace = codanet.create_model("nano_coda").trace(torch.rand(1, 3, 8, 8))
+        >>> trace.contributions(layer=2, unit=3, position=(4, 4)).shape  # of every input to that unit
+        torch.Size([1, 6, 8, 8])
+    """
+
     layers: tuple[DAUConv2d, ...]
     activations: tuple[Tensor, ...]  # of layers 0 to depth - 1, [N, C, H, W]
     weights: tuple[DynamicWeights, ...]

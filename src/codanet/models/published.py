@@ -20,11 +20,25 @@ _PUBLISHED = re.compile(r"^(?P<layer>.*?)weighting_f\.(?P<part>0\.weight|1\.weig
 def import_state_dict(
     source: str | os.PathLike[str] | Mapping[str, Any], name: str | None = None, **options: Any
 ) -> CoDANet:
-    """A model from a state dict in the layout of the paper's published code, given as a mapping or a file.
+    """A model from a state dict in the layout of the paper's published code.
 
     Each layer has `weighting_f.0.weight` (B, [r, C, k, k]), `weighting_f.1.weight` (A, [d·units, r, 1, 1]) and
     `weighting_f.1.bias` (b, [d·units]), the latter two viewed as (d, units, …) with d over (channel, row, column).
-    `name` is one of `list_models()`; without it the one whose shapes fit is taken. `options` go to `create_model`.
+
+    Args:
+        source: A mapping of names to tensors, or a file written by torch.save. A file may hold plain tensors only.
+        name: One of `list_models()`; without it the one whose shapes fit is taken.
+        **options: For `create_model`: temperature, rescale and the like, which a state dict does not tell.
+
+    Returns:
+        The model in evaluation mode.
+
+    Raises:
+        ValueError: If the file cannot be read as plain tensors, or has another layout or other shapes.
+
+    Example:
+        >>> import codanet
+        >>> codanet.import_state_dict("s_coda.pt", temperature=64)  # doctest: +SKIP
     """
     layers = _published_layers(_state_dict(source), source)
     table = [_layer_shape(B, A) for B, A, _ in layers]  # (units, rank, kernel size)
