@@ -12,6 +12,7 @@ import sys
 import urllib.error
 import urllib.request
 import zlib
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -251,8 +252,12 @@ def test_cells_and_shares():
         tiled_square(images[:5])
     reading = read(random_model(), torch.rand(3, 32, 32))
     assert cell(reading, 2, 3) == (16, 16, 32, 32)
-    total = sum(share(reading, 1, cell(reading, 2, index)) for index in range(4))
-    assert total == pytest.approx(1) or total == 0
+    maps = torch.full((1, 32, 32), -1.0)
+    maps[0, :16, 16:] = 3
+    maps[0, 20, 2] = 3 * 256  # as much as that whole quarter
+    planted = replace(reading, pixels=maps)
+    assert [share(planted, 0, cell(planted, 2, index)) for index in range(4)] == [0, 0.5, 0.5, 0]
+    assert share(replace(reading, pixels=-maps.abs()), 0, cell(reading, 2, 0)) == 0  # nothing speaks for it
 
 
 def test_files_to_take_away(gallery, opened):

@@ -81,7 +81,7 @@ def test_the_names_of_the_help_are_those_of_the_registries():
     from codanet.data import list_data
     from codanet.evaluation import METHODS_OF_THE_PAPER, METRICS_OF_THE_PAPER
     from codanet.metrics import FAMILIES, METRICS
-    from codanet.metrics.removal import POINTS
+    from codanet.metrics.metric import POINTS
     from codanet.plot import PALETTES, STYLES
 
     assert tuple(METHODS) == names.METHODS

@@ -138,7 +138,7 @@ def test_schedules():
     ("entries", "words"),
     [
         ({"epoch": 3}, "unknown setting 'epoch'.*did you mean 'epochs'"),
-        ({"epochs": "many"}, "epochs is 'many': it must be a int"),
+        ({"epochs": "many"}, "epochs is 'many': it must be a whole number"),
         ({"epochs": 2.5}, "epochs is 2.5"),
         ({"epochs": True}, "epochs is True"),
         ({"batch_size": 0}, "batch_size is 0"),

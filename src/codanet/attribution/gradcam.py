@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from codanet._support.messages import nearest
-from codanet.dau import DAUConv2d
 
 from .task import MethodSettings, Task
 
@@ -33,6 +32,8 @@ class GradCam(MethodSettings):
     paper; its published figures were enlarged with interpolation="nearest", which shows the cells of A.
     """
 
+    needs = "layer"
+
     layer: str | None = None
     interpolation: Literal["bilinear", "nearest"] = "bilinear"
 
@@ -55,11 +56,6 @@ class GradCam(MethodSettings):
             return LayerAttribution.interpolate(cells, task.size, self.interpolation)
 
         return task.per_image(enlarged, task.gradient_batch)
-
-
-def has_map(model: nn.Module) -> bool:
-    """Whether GradCAM can be expected to find a layer: told from the modules, without running them."""
-    return any(isinstance(module, nn.Conv2d | DAUConv2d) for module in model.modules())
 
 
 def _layer(task: Task, name: str | None) -> nn.Module:

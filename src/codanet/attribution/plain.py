@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from codanet.models.network import CoDANet
 
@@ -18,15 +18,7 @@ class Contributions(MethodSettings):
     """[W(x)]_c ⊙ x / T of a CoDA-Net, summed over the encoded channels (eq. 8): they add up to logit - b0."""
 
     several_targets = True
-
-    def check(self, model: nn.Module) -> None:
-        if not isinstance(model, CoDANet):
-            from . import list_methods
-
-            raise ValueError(
-                f"contributions are made by a CoDANet, and {type(model).__name__} is none: choose one of "
-                f"{', '.join(list_methods(model))}"
-            )
+    needs = "coda"
 
     def maps(self, task: Task) -> Tensor:
         model = task.model

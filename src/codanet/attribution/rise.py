@@ -23,6 +23,7 @@ class Rise(InputSettings):
     """
 
     several_targets = True
+    signed = False
 
     masks: int = 6000
     cells: int = 6

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from codanet.dau import DAUConv2d
 from codanet.models.classifier import baseline
 from codanet.models.explanation import Target, resolve_targets
 from codanet.models.network import CoDANet
@@ -90,6 +91,16 @@ class MethodSettings(ABC):
     """One way to attribute: a frozen dataclass whose fields are the method's settings."""
 
     several_targets: ClassVar[bool] = False  # whether maps of several classes share their passes through the model
+    signed: ClassVar[bool] = True  # whether 0 divides what speaks for the class from what speaks against it
+    needs: ClassVar[Literal["", "coda", "layer"]] = ""  # a model that is a CoDA-Net, or has a layer that makes a map
+
+    def lacks(self, model: nn.Module) -> str:
+        """Why the model cannot be what this needs, as far as its modules tell without running; "" if it can."""
+        if self.needs == "coda" and not isinstance(model, CoDANet):
+            return "it is no CoDA-Net"
+        if self.needs == "layer" and not any(isinstance(module, nn.Conv2d | DAUConv2d) for module in model.modules()):
+            return "it has no layer that makes a map"
+        return ""
 
     def check(self, model: nn.Module) -> None:
         """A ValueError if this cannot work on the model; before any work."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._support.messages import nearest
+from .._support.specs import split_spec
 from ..models.weight_files import weights_file
 from .names import FAMILIES, METHODS, METHODS_OF_THE_PAPER, METRICS, METRICS_OF_THE_PAPER, POINTS
 from .parser import Parser, positive
@@ -65,7 +66,7 @@ def main(arguments: list[str]) -> int:
     methods, metrics = _listed(options.methods), _listed(options.metrics)
     for kind, names, known in (("method", methods, METHODS), ("metric", metrics, (*METRICS, *FAMILIES))):
         for name in names:
-            if (plain := name.partition(":")[0]) not in known:
+            if (plain := split_spec(name)[0]) not in known:
                 raise ValueError(f"unknown {kind} {plain!r}{nearest(plain, known)}")
     for model in options.models:
         if not model.startswith("resnet"):

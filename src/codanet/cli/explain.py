@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._support.messages import nearest
 from .._support.pictures import picture_paths
+from .._support.specs import split_spec
 from ..models.weight_files import weights_file
 from .names import METHODS, PALETTES, STYLES
 from .parser import Parser, positive
@@ -66,8 +67,8 @@ def main(arguments: list[str]) -> int:
     paths = picture_paths(options.pictures)
     methods = [name.strip() for name in options.compare.split(",") if name.strip()]
     for name in methods:
-        if name not in METHODS:
-            raise ValueError(f"unknown method {name!r}{nearest(name, METHODS)}")
+        if (plain := split_spec(name)[0]) not in METHODS:
+            raise ValueError(f"unknown method {plain!r}{nearest(plain, METHODS)}")
     from ..data.film import WRITTEN, is_moving
 
     suffix = Path(options.output).suffix.lower() if options.output else ""
@@ -96,8 +97,9 @@ def _pictures(
     options: argparse.Namespace,
 ) -> int:
     from .._support.progress import progress_bar
+    from ..data.image import size_for
     from ..plot import save
-    from ..plot.gallery import ANY_SIZE, WRITERS, ahead, drawn, explain_files, page, record
+    from ..plot.gallery import WRITERS, ahead, drawn, explain_files, page, record
 
     look: dict[str, Any] = {"palette": options.palette, "style": options.style, "scale": options.scale}
     names = _names(paths, output)
@@ -110,7 +112,7 @@ def _pictures(
             return explained, output
         return explained, save(drawn(explained, **look), names[explained.path])
 
-    height, width = model.image_size or ANY_SIZE
+    height, width = size_for(model)
     print(f"pictures are fitted to {height}x{width} pixels, as the model sees them", file=sys.stderr)
     results = explain_files(
         model,

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from .._support.extras import optional
 from ..models.classifier import like
 from .maps import Attribute, maps_of
+from .metric import Metric, Sample
 from .scores import NOT_FINITE, Scores
 
 MOST_STEPS = 12  # a deeper network is reset in that many groups of neighbouring layers
@@ -124,3 +125,22 @@ def similarity(one: np.ndarray, other: np.ndarray) -> float:
         return float("nan")
     scaled = [0.5 + values / (2 * np.abs(values).max() or 1.0) for values in (one, other)]
     return float(structural_similarity(*scaled, data_range=1.0, win_size=window))
+
+
+def _run(given: Sample) -> Scores:
+    check = sanity(given.model, given.images, given.labels, given.attribute, seed=given.seed)
+    given.keep(check)
+    return check.scores
+
+
+SANITY = Metric(
+    "sanity",
+    "Sanity check",
+    False,
+    "rank correlation of the maps with those of the same network, its layers re-initialised one after another from the "
+    "output, mean over the steps; about 0 passes, 1 fails",
+    "method",
+    _run,
+    n=16,
+    ranked=False,
+)

@@ -19,7 +19,8 @@ MATRIX_ROWS = 64  # of it pulled back at a time
 class LinearMap:
     """The matrices between any two layers, for the images of one pass; `CoDANet.trace` makes it.
 
-    Layers are counted from 0, the encoded image, over l, the output of the l-th DAU layer, to `depth`, the logits less b0.
+    Layer 0 is the encoded image, layer l the output of the l-th DAU layer, and the last one, `depth`, the logits less
+    b0.
 
     Attributes:
         layers: The network's DAU layers.

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .._support.progress import progress_bar
 from ..data.film import Frame, frames, writing
-from ..data.image import fit, to_tensor
+from ..data.image import fit, size_for, to_tensor
 from ..models.explanation import Explanation, resolve_targets
 from ..models.network import CoDANet
 from . import card, colour_scale, heatmap, painted
@@ -23,7 +23,6 @@ from .cards import enlarged
 
 BATCH = 16  # frames explained at a time
 SAMPLES = 64  # frames, evenly over time, that the colour scale is taken from
-ANY_SIZE = 224, 224  # for a model that takes images of any size
 GIF_SHADES, GIF_GREYS = 64, 8  # of its 256 colours: of the map and of the page
 
 
@@ -57,7 +56,7 @@ def explain_video(
     spread evenly over the clip. The clip is read twice, a few frames at a time; how long each is shown is kept.
     """
     given, _ = resolve_targets(target, 1, model.num_classes, model.class_names)
-    size = model.image_size or ANY_SIZE
+    size = size_for(model)
 
     drawing = _Drawing(size, palette, style)
     sample, votes, count, seconds = _Sample(), torch.zeros(model.num_classes, dtype=torch.long), 0, 0.0

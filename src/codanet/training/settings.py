@@ -10,6 +10,7 @@ from typing import Any
 
 from .._support.extras import optional
 from .._support.messages import nearest
+from .._support.typed import field_types, typed
 
 
 @dataclass(frozen=True)
@@ -220,26 +221,9 @@ def _recipe(name: str, entries: dict[str, Any], above: tuple[str, ...]) -> Recip
 
 def changed(settings: Settings, entries: Mapping[str, Any]) -> Settings:
     """The settings with some of them replaced; numbers may be written as text, as YAML does with 1e-3."""
-    types = {field.name: str(field.type) for field in dataclasses.fields(Settings)}
-    values: dict[str, Any] = {}
-    for key, value in _checked(entries, "the settings").items():
-        wanted = types.get(key, "")
-        try:
-            if value is None and "None" in wanted:
-                values[key] = None
-            elif key == "compile" and isinstance(value, bool):  # as YAML reads on and off
-                values[key] = "on" if value else "off"
-            elif "float" in wanted:
-                values[key] = float(value)
-            elif "int" in wanted and float(value) == int(float(value)) and not isinstance(value, bool):
-                values[key] = int(float(value))
-            elif "bool" in wanted and isinstance(value, bool):
-                values[key] = value
-            elif "str" in wanted and isinstance(value, (str, os.PathLike)):
-                values[key] = os.fspath(value)
-            else:
-                raise ValueError
-        except (TypeError, ValueError, OverflowError):
-            kind = wanted.replace("<class '", "").replace("'>", "").replace(" | None", "")
-            raise ValueError(f"{key} is {value!r}: it must be a {kind}") from None
+    types = field_types(Settings)
+    values = _checked(entries, "the settings")
+    if isinstance(values.get("compile"), bool):  # as YAML reads on and off
+        values["compile"] = "on" if values["compile"] else "off"
+    values = {key: typed(key, value, types[key]) for key, value in values.items()}
     return dataclasses.replace(settings, **values)
