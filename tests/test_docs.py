@@ -1,6 +1,8 @@
 """The pages of the documentation: what they say is run, and they name every public name."""
 
+import doctest
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -74,3 +76,18 @@ def test_nothing_is_fetched_to_read_them():
 def test_the_citation_has_the_version():
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"version: {codanet.__version__}\n" in citation
+
+
+@pytest.mark.parametrize("name", sorted(REFERENCE))
+def test_examples_of_the_reference_run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, *parts = name.split(".")
+    thing = codanet
+    for part in parts:
+        thing = getattr(thing, part)
+    home = import_module(thing.__module__)
+    tests = doctest.DocTestFinder(recurse=False).find(thing, name, globs=vars(home).copy())
+    runner = doctest.DocTestRunner(verbose=False)
+    for test in tests:
+        runner.run(test)
+    assert runner.summarize(verbose=False).failed == 0
