@@ -38,7 +38,7 @@ class DynamicWeights(NamedTuple):
 
     z: Tensor  # [P, R], for the P = N·H'·W' patches
     scale: Tensor  # [P, n]
-    shape: torch.Size  # of the layer's input, [N, C, H, W]
+    shape: torch.Size  # the layer's input, [N, C, H, W]
 
 
 def norm_factor(A: Tensor, order: int = 2) -> NormFactor:

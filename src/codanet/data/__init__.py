@@ -65,7 +65,7 @@ def load_data(
 
     Args:
         name: One of `list_data()`, or the path of a folder: one folder per class, or such folders in train/ and val/.
-        root: A folder or archive of a named set that one has. Without it the set is fetched once and kept in
+        root: A folder or archive of a named set, if you have it. Without it the set is fetched once and kept in
             `$CODANET_DATA`, or else `~/.cache/codanet`.
         size: The side that images are brought to; the data set's own if not given.
         seed: Chooses what is held out where a set has no validation part.

@@ -23,7 +23,7 @@ from .image import MAX_PIXELS, flatten, opened
 MAX_FRAMES = 2000
 MAX_TOTAL_PIXELS = 8_000_000_000  # over all frames, some 4000 of full HD
 MAX_FILM_BYTES = 2 * 2**30
-STILL_SECONDS = 0.1  # of a frame without a duration, as browsers take it
+STILL_SECONDS = 0.1  # how long browsers show a frame without a duration
 READ = "an animated GIF, or an MP4, MOV, WebM or MKV film"
 WRITTEN = {".gif": "gif", ".mp4": "mp4"}
 TICKS = 90_000  # per second, as films count time
@@ -224,7 +224,7 @@ class _Film:
         import av
 
         self.av, self.ticks = av, 0.0
-        self.lengths: dict[int, int] = {}  # of the frames on their way through the encoder, by their time
+        self.lengths: dict[int, int] = {}  # ticks of the frames still in the encoder, by their time
         self.container = av.open(file, "w", format="mp4")
         name = "libx264" if "libx264" in av.codecs_available else "mpeg4"
         self.stream: Any = self.container.add_stream(name, rate=25)

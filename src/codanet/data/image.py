@@ -36,7 +36,7 @@ ORIENTATIONS = {
     8: Image.Transpose.ROTATE_90,
 }
 
-USUAL_SIZE = 224, 224  # of pictures for a model that takes any
+USUAL_SIZE = 224, 224  # for a model that takes pictures of any size
 
 
 class ImageModel(Protocol):
@@ -239,8 +239,8 @@ def check_bytes(count: int, title: str) -> None:
 
 
 def pixel_limit(title: str, size: tuple[int, int] | None) -> str:
-    found = "too many" if size is None else f"{size[0]}x{size[1]}"
-    return f"{title} has {found} pixels, but at most {MAX_PIXELS // 10**6} million are decoded: save it smaller."
+    pixels = "too many" if size is None else f"{size[0]}x{size[1]}"
+    return f"{title} has {pixels} pixels, but at most {MAX_PIXELS // 10**6} million are decoded: save it smaller."
 
 
 def orientation(image: Image.Image) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..dau import DAUConv2d, DynamicWeights
 
 DENSE_NUMBERS = 1 << 28  # the largest dense matrix made: 1 GiB in float32
-MATRIX_ROWS = 64  # of it pulled back at a time
+MATRIX_ROWS = 64  # pulled back at a time
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class LinearMap:
     Example:
         >>> import codanet, torch
         >>> trace = codanet.create_model("nano_coda").trace(torch.rand(1, 3, 8, 8))
-        >>> trace.contributions(layer=2, unit=3, position=(4, 4)).shape  # of every input to that unit
+        >>> trace.contributions(layer=2, unit=3, position=(4, 4)).shape  # what every input adds to that unit
         torch.Size([1, 6, 8, 8])
     """
 
     layers: tuple[DAUConv2d, ...]
-    activations: tuple[Tensor, ...]  # of layers 0 to depth - 1, [N, C, H, W]
+    activations: tuple[Tensor, ...]  # layers 0 to depth - 1, [N, C, H, W]
     weights: tuple[DynamicWeights, ...]
     temperature: float
     bias: float  # b0

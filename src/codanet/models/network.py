@@ -18,7 +18,7 @@ LOWEST, HIGHEST = -0.5, 1.5  # what an image in [0, 1], noise added, may reach
 CHUNK_NUMBERS = 16 << 20  # floats of a layer's products that an explanation holds at a time
 
 
-Factors = Sequence[NormFactor] | None  # of every layer, where they are at hand
+Factors = Sequence[NormFactor] | None  # one for each layer, or None to compute them
 
 
 def bare(model: nn.Module) -> nn.Module:

@@ -74,22 +74,22 @@ def import_state_dict(
 
 def _state_dict(source: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(source, Mapping):
-        found: Any = source
+        state: Any = source
     else:
         if not Path(source).is_file():
             raise ValueError(f"{source} is not a file: give a state dict saved by torch.save, or a mapping")
         try:
-            found = torch.load(source, map_location="cpu", weights_only=True)
+            state = torch.load(source, map_location="cpu", weights_only=True)
         except Exception as error:  # torch.load raises whatever its unpickler meets
             raise ValueError(f"{source} cannot be read as plain tensors ({type(error).__name__}): refused") from None
-    while isinstance(found, Mapping) and not any(isinstance(key, str) and _PUBLISHED.match(key) for key in found):
-        nested = [value for value in found.values() if isinstance(value, Mapping)]
+    while isinstance(state, Mapping) and not any(isinstance(key, str) and _PUBLISHED.match(key) for key in state):
+        nested = [value for value in state.values() if isinstance(value, Mapping)]
         if len(nested) != 1:
             raise ValueError(f"{_label(source)} has no weighting_f.0.weight: it is not in the published code's layout")
-        found = nested[0]
-    if not isinstance(found, Mapping):
-        raise ValueError(f"{_label(source)} holds {type(found).__name__}: a mapping of names to tensors is needed")
-    return found
+        state = nested[0]
+    if not isinstance(state, Mapping):
+        raise ValueError(f"{_label(source)} holds {type(state).__name__}: a mapping of names to tensors is needed")
+    return state
 
 
 def _label(source: object) -> str:

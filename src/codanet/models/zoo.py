@@ -114,7 +114,7 @@ def _shipped(name: str) -> CoDANet:
     """The shipped model of that name, or of the architecture of that name."""
     if name in list_shipped():
         return load(name)
-    architecture(name)  # an unknown name is said first
+    architecture(name)  # refuses an unknown name
     for trained in map(load, list_shipped()):
         if trained.name == name:
             return trained
