@@ -88,6 +88,7 @@ class Session:
     versus: int | None = None
     box: Box | None = None
     mixed: tuple[str, ...] = field(default=())  # keys chosen for the next multi-image
+    begun: bool = False  # whether the visitor has done anything yet
 
     @property
     def cells(self) -> int:

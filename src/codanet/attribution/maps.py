@@ -60,7 +60,7 @@ def attribute(
         NotFinite: A ValueError, if the model overflows; it holds the maps.
         MissingPackage: If the method needs a package that is not installed.
 
-    Example:
+    Examples:
         >>> import codanet, torch
         >>> attribute(codanet.load("cifar10"), torch.rand(2, 3, 32, 32), "cat", "ixg").shape
         torch.Size([2, 32, 32])

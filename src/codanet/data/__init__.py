@@ -75,7 +75,7 @@ def load_data(
         DataError: A ValueError, if the name is unknown or the files cannot be used.
         NetworkError: A DataError, if an address cannot be reached.
 
-    Example:
+    Examples:
         >>> digits = load_data("digits")
         >>> digits.classes[:3], digits.image_size, len(digits.val)
         (('0', '1', '2'), (8, 8), 359)

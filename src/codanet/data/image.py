@@ -71,7 +71,7 @@ def read_image(
     Raises:
         DataError: A ValueError, if the file is missing, damaged, too large or of another kind.
 
-    Example:
+    Examples:
         >>> import codanet
         >>> from PIL import Image
         >>> codanet.read_image(Image.new("RGB", (60, 40)), size=32).shape

@@ -85,7 +85,7 @@ def evaluate(
     Raises:
         ValueError: If something is unknown, does not fit the data, or a number that was asked for is not there.
 
-    Example:
+    Examples:
         >>> evaluate(["cifar10"], "cifar10", ["contributions", "gradcam"], ["localisation"], grids=20)  # doctest: +SKIP
     """
     if split not in SPLITS:

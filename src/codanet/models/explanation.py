@@ -33,7 +33,7 @@ class Explanation:
         bias: b0, the part of a logit that no pixel adds.
         class_names: One for each class, or None.
 
-    Example:
+    Examples:
         >>> import codanet, torch
         >>> why = codanet.load("cifar10").explain(torch.rand(2, 3, 32, 32))
         >>> bool((why.completeness_error() < 1e-4).all())

@@ -284,7 +284,7 @@ def hybrid(
     layer: its name in `backbone.named_modules()`; of a named backbone the usual one if not given.
     num_classes: as many as there are class names, if not given.
 
-    Example:
+    Examples:
         >>> model = hybrid("efficientnet_lite0", class_names=("cat", "dog"))
     """
     if num_classes is None:

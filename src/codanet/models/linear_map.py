@@ -31,7 +31,7 @@ class LinearMap:
         logits: [N, classes].
         differentiable: Whether gradients flow through the rows, as a loss on W needs.
 
-    Example:
+    Examples:
         >>> import codanet, torch
         >>> trace = codanet.create_model("nano_coda").trace(torch.rand(1, 3, 8, 8))
         >>> trace.contributions(layer=2, unit=3, position=(4, 4)).shape  # what every input adds to that unit

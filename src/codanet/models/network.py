@@ -50,7 +50,7 @@ class CoDANet(nn.Module):
     Raises:
         ValueError: If there are no layers, or a setting makes no sense.
 
-    Example:
+    Examples:
         >>> import torch
         >>> model = CoDANet([Layer(8, rank=4), Layer(3, rank=4, kernel_size=1)], image_size=8)
         >>> model.explain(torch.rand(2, 3, 8, 8)).pixels.shape

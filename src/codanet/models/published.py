@@ -36,7 +36,7 @@ def import_state_dict(
     Raises:
         ValueError: If the file cannot be read as plain tensors, or has another layout or other shapes.
 
-    Example:
+    Examples:
         >>> import codanet
         >>> codanet.import_state_dict("s_coda.pt", temperature=64)  # doctest: +SKIP
     """

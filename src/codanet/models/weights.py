@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,16 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from .._support.files import replacing
+from .._support.limits import parse_json, shown
 from .._support.version import __version__
+from .digest import content_digest
 from .network import CoDANet, Layer
 from .weight_files import weights_file
 
 FORMAT = 1
-HEADER = "codanet"
+HEADER, DIGEST = "codanet", "sha256"
+MOST_LAYERS = 1000
+MOST_PRODUCTS = 2**30  # numbers that a layer makes of one picture on the way: 4 GiB in float32
 
 
 def save(model: CoDANet, path: str | os.PathLike[str], provenance: Mapping[str, Any] | None = None) -> Path:
@@ -35,7 +40,7 @@ def save(model: CoDANet, path: str | os.PathLike[str], provenance: Mapping[str, 
     Raises:
         ValueError: If the file cannot be written or the provenance is not JSON.
 
-    Example:
+    Examples:
         >>> import codanet
         >>> codanet.save(codanet.create_model("nano_coda"), "model.safetensors")  # doctest: +SKIP
         PosixPath('model.safetensors')
@@ -66,13 +71,14 @@ def save(model: CoDANet, path: str | os.PathLike[str], provenance: Mapping[str, 
         raise ValueError(f"the provenance cannot be written as JSON ({error}): give text, numbers and lists") from None
     try:
         with replacing(path) as part:
-            save_file(tensors, part, metadata={HEADER: words})
+            save_file(tensors, part, metadata={HEADER: words, DIGEST: content_digest(words, tensors)})
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{path} could not be written ({error}): make room or choose another place") from None
     return path
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _read(path: Path) -> tuple[Any, dict[str, Tensor], dict[str, str]]:
+    """The header, the tensors, and the digest with what it is of."""
     try:
         with safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
@@ -81,11 +87,13 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
                     f"{path} is a safetensors file without a codanet header: give one written by codanet.save, or use "
                     "codanet.import_state_dict for the layout of the paper's code"
                 )
-            header = json.loads(metadata[HEADER])
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError, json.JSONDecodeError) as error:
+    except (SafetensorError, OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read as safetensors ({error}): it is damaged or of another kind") from None
-    return header, tensors
+    try:
+        return parse_json(metadata[HEADER]), tensors, metadata
+    except ValueError as error:
+        raise ValueError(f"{path} has a header that cannot be read ({error}): save the model again") from None
 
 
 def load(path: str | os.PathLike[str], *, compile: bool = False) -> CoDANet:
@@ -102,18 +110,19 @@ def load(path: str | os.PathLike[str], *, compile: bool = False) -> CoDANet:
     Raises:
         ValueError: If there is no such model or file, or the file is damaged or of another kind.
 
-    Example:
+    Examples:
         >>> import codanet
         >>> codanet.load("cifar10").image_size
         (32, 32)
     """
     path = weights_file(path)
-    header, tensors = _read(path)
+    header, tensors, metadata = _read(path)
     if not isinstance(header, Mapping):
         raise ValueError(f"{path} has a header that is not a mapping: it is damaged, so save the model again")
     if header.get("format") != FORMAT:
         raise ValueError(f"{path} has format {header.get('format')!r}, this version reads {FORMAT}: update codanet")
     try:
+        check_sizes(header["layers"], header["image_size"])
         size, names = header["image_size"], header["class_names"]
         with torch.device("meta"):
             model = CoDANet(
@@ -129,12 +138,41 @@ def load(path: str | os.PathLike[str], *, compile: bool = False) -> CoDANet:
                 provenance=header["provenance"],
             )
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"{path} has a header that makes no model ({error!r}): save the model again") from None
+        raise ValueError(
+            f"{path} has a header that makes no model ({shown(error, 240)}): save the model again"
+        ) from None
     check_tensors(path, {key: value.shape for key, value in model.state_dict().items()}, tensors)
+    _check_digest(path, metadata, tensors)
     model.load_state_dict(tensors, assign=True)
     if compile:
         model.compile()
     return model.requires_grad_().eval()
+
+
+def _check_digest(path: Path, metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> None:
+    if DIGEST not in metadata:
+        warnings.warn(
+            f"{path} was written before weights had a digest, so that damage to it would not be noticed: save it again "
+            "with codanet.save",
+            stacklevel=3,
+        )
+    elif metadata[DIGEST] != content_digest(metadata[HEADER], tensors):
+        raise ValueError(f"{path} has changed since it was written (its digest differs): fetch or save it again")
+
+
+def check_sizes(layers: Sequence[Mapping[str, Any]], image_size: Sequence[int] | None) -> None:
+    """Refuse a header that claims more than any machine should be asked for, before anything is made of it."""
+    if len(layers) > MOST_LAYERS:
+        raise ValueError(f"{len(layers)} layers, of which at most {MOST_LAYERS} are allowed")
+    height, width = (int(side) for side in (image_size or (1, 1)))
+    for number, layer in enumerate(layers):
+        height, width = (-(-side // max(1, int(layer["stride"]))) for side in (height, width))
+        products = height * width * int(layer["units"]) * (int(layer["rank"]) + 1)
+        if products > MOST_PRODUCTS:
+            raise ValueError(
+                f"pictures of {image_size} make {products:.2g} numbers in layer {number}, of which at most "
+                f"{MOST_PRODUCTS:.2g} are allowed"
+            )
 
 
 def check_tensors(path: object, expected: Mapping[str, torch.Size], given: Mapping[str, Tensor]) -> None:

@@ -18,7 +18,7 @@ def list_models(pretrained: bool = False) -> list[str]:
     Args:
         pretrained: Only the names of trained models that come with the package, which `load` takes as well.
 
-    Example:
+    Examples:
         >>> import codanet
         >>> codanet.list_models(pretrained=True)
         ['cifar10']
@@ -63,7 +63,7 @@ def create_model(
     Raises:
         ValueError: If the name is unknown, there are no such weights, or they do not fit what was asked for.
 
-    Example:
+    Examples:
         >>> import codanet
         >>> codanet.create_model("nano_coda", num_classes=3).num_classes
         3

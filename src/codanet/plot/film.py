@@ -61,13 +61,13 @@ def explain_video(
     drawing = _Drawing(size, palette, style)
     sample, votes, count, seconds = _Sample(), torch.zeros(model.num_classes, dtype=torch.long), 0, 0.0
     with progress_bar("looking", None, shown=progress, unit="frames") as advance:
-        for batch in _batches(frames(source, start=start, end=end)):
-            inputs = _inputs(batch, size, model)
+        for batch in _batches(frames(source, start=start, end=end), drawing, model):
+            inputs = _inputs(batch, model)
             with torch.no_grad():
                 votes += torch.bincount(model(inputs).argmax(1).cpu(), minlength=model.num_classes)
-            for frame, picture in zip(batch, inputs, strict=True):
-                sample.add(drawing.cut(frame.image), picture)
-                count, seconds = count + 1, seconds + frame.seconds
+            for each, picture in zip(batch, inputs, strict=True):
+                sample.add(each.cut, picture)
+                count, seconds = count + 1, seconds + each.seconds
             advance(len(batch))
     chosen = int(votes.argmax()) if asked is None else int(asked)
 
@@ -82,10 +82,10 @@ def explain_video(
         writing(output, cards[0].size, drawing.colours(cards)) as writer,
         progress_bar("explaining", count, shown=progress, unit="frames") as advance,
     ):
-        for batch in _batches(frames(source, start=start, end=end)):
-            explanation = model.explain(_inputs(batch, size, model), chosen)
-            for index, frame in enumerate(batch):
-                writer.write(drawing.card(drawing.cut(frame.image), explanation.part(index), scale), frame.seconds)
+        for batch in _batches(frames(source, start=start, end=end), drawing, model):
+            explanation = model.explain(_inputs(batch, model), chosen)
+            for index, each in enumerate(batch):
+                writer.write(drawing.card(each.cut, explanation.part(index), scale), each.seconds)
             advance(len(batch))
     name = model.class_names[chosen] if model.class_names else str(chosen)
     return ExplainedVideo(Path(output), count, seconds, chosen, name, int(votes[chosen]), scale)
@@ -140,12 +140,27 @@ class _Drawing:
         return fixed + [(found[i], found[i + 1], found[i + 2]) for i in range(0, room, 3)]
 
 
-def _batches(source: Iterator[Frame]) -> Iterator[list[Frame]]:
-    while batch := list(islice(source, BATCH)):
+@dataclass(frozen=True)
+class _Fitted:
+    """What is kept of a frame, which itself may have a thousand times as many pixels."""
+
+    cut: Image.Image  # to be shown
+    picture: Tensor  # uint8 [C, H, W], for the model
+    seconds: float
+
+
+def _fitted(frame: Frame, drawing: _Drawing, model: CoDANet) -> _Fitted:
+    mode = "RGB" if model.image_channels == 3 else "L"
+    image = frame.image if frame.image.mode == mode else frame.image.convert(mode)
+    return _Fitted(drawing.cut(frame.image), to_tensor(fit(image, size_for(model))), frame.seconds)
+
+
+def _batches(source: Iterator[Frame], drawing: _Drawing, model: CoDANet) -> Iterator[list[_Fitted]]:
+    """Frames are fitted and dropped one by one."""
+    fitted = (_fitted(frame, drawing, model) for frame in source)
+    while batch := list(islice(fitted, BATCH)):
         yield batch
 
 
-def _inputs(batch: list[Frame], size: tuple[int, int], model: CoDANet) -> Tensor:
-    mode = "RGB" if model.image_channels == 3 else "L"
-    pictures = [to_tensor(fit(frame.image.convert(mode), size)) for frame in batch]
-    return torch.stack(pictures).to(model.device, model.dtype) / 255
+def _inputs(batch: list[_Fitted], model: CoDANet) -> Tensor:
+    return torch.stack([each.picture for each in batch]).to(model.device, model.dtype) / 255

@@ -39,7 +39,7 @@ def contribution_maps(
         style: "map", "overlay" (on the image) or "weights" (the row of W in the colours it asks for).
         scale: Colours are linear from -scale to scale, in logits; taken from what is shown if not given.
 
-    Example:
+    Examples:
         >>> import codanet, torch
         >>> why = codanet.load("cifar10").explain(torch.rand(4, 3, 32, 32))
         >>> codanet.plot.save(contribution_maps(why, columns=2), "maps.png").name

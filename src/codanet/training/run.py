@@ -230,7 +230,7 @@ def train(
         ValueError: If the recipe or a setting is unknown or makes no sense, before anything is trained.
         MissingPackage: If the packages of `codanet[train]` are not installed.
 
-    Example:
+    Examples:
         >>> train("digits", "runs/digits", epochs=1).weights  # doctest: +SKIP
         PosixPath('runs/digits/model.safetensors')
     """
