@@ -6,7 +6,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-network test-slow bench figures evaluation lint format clean
+.PHONY: help quickstart test test-network test-slow bench figures evaluation docs lint format clean
 .DELETE_ON_ERROR:
 
 help: ## What there is to make
@@ -59,6 +59,9 @@ evaluation: $(INSTALLED) ## The tables of docs/evaluation.md, hours on a CPU, in
 	$(EVALUATE) --data cifar10 --grids 50 --images 1024 --points 17 -o evaluations/image --methods $(OF_IMAGES) \
 	  $(if $(REFERENCE),--reference $(REFERENCE))
 
+docs: $(INSTALLED) ## The documentation, into site/: open site/index.html
+	NO_MKDOCS_2_WARNING=1 JUPYTER_PLATFORM_DIRS=1 $(BIN)/mkdocs build --strict --quiet
+
 lint: $(INSTALLED) ## ruff, mypy and the order of the rooms
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -70,7 +73,7 @@ format: $(INSTALLED) ## Let ruff put the code in order
 	$(BIN)/ruff format
 
 clean: ## Remove the environment, caches and what quickstart and figures made
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist quickstart figures
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site quickstart figures
 	find src tests benchmarks experiments -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last, so an interrupted set-up is done again.

@@ -38,7 +38,7 @@ class DynamicWeights(NamedTuple):
 
     z: Tensor  # [P, R], for the P = N·H'·W' patches
     scale: Tensor  # [P, n]
-    shape: torch.Size  # of the layer's input, [N, C, H, W]
+    shape: torch.Size  # the layer's input, [N, C, H, W]
 
 
 def norm_factor(A: Tensor, order: int = 2) -> NormFactor:
@@ -173,7 +173,7 @@ class DAULinear(_DAU):
         bias: Whether there is a b.
         recompute: Compute again in the backward pass what would otherwise be kept for it.
 
-    Example:
+    Examples:
         >>> DAULinear(64, 10, rank=8)(torch.rand(2, 64)).shape
         torch.Size([2, 10])
     """
@@ -222,7 +222,7 @@ class DAUConv2d(_DAU):
         stride: Pixels from one patch to the next.
         padding: Zeros around the image; (k - 1) / 2 if not given.
 
-    Example:
+    Examples:
         >>> DAUConv2d(6, 16, rank=4, kernel_size=3)(torch.rand(2, 6, 32, 32)).shape
         torch.Size([2, 16, 32, 32])
     """

@@ -113,7 +113,7 @@ class FeatureExplanation(Explanation):
 
     @property
     def pixels(self) -> Tensor:
-        """Each position's contribution spread evenly over the pixels it stands for, [N, (K,) H, W], to be looked at.
+        """Each position's contribution spread evenly over the pixels it stands for, [N, (K,) H, W], for display.
 
         The sum stays the same; where inside its square a feature saw what it saw is not known.
         """
@@ -130,7 +130,7 @@ def spread(maps: Tensor, height: int, width: int) -> Tensor:
     """Maps [..., h, w] at a larger size, every value shared out evenly, so that sums stay what they are."""
     for dim, size in ((-2, height), (-1, width)):
         cells = maps.shape[dim]
-        cell = torch.arange(size, device=maps.device) * cells // size  # of every row, then of every column
+        cell = torch.arange(size, device=maps.device) * cells // size  # for every row, then for every column
         share = 1 / torch.bincount(cell, minlength=cells).to(maps.dtype)[cell]
         maps = maps.index_select(dim, cell) * (share[:, None] if dim == -2 else share)
     return maps
@@ -284,7 +284,7 @@ def hybrid(
     layer: its name in `backbone.named_modules()`; of a named backbone the usual one if not given.
     num_classes: as many as there are class names, if not given.
 
-    Example:
+    Examples:
         >>> model = hybrid("efficientnet_lite0", class_names=("cat", "dog"))
     """
     if num_classes is None:

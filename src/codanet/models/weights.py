@@ -40,7 +40,7 @@ def save(model: CoDANet, path: str | os.PathLike[str], provenance: Mapping[str, 
     Raises:
         ValueError: If the file cannot be written or the provenance is not JSON.
 
-    Example:
+    Examples:
         >>> import codanet
         >>> codanet.save(codanet.create_model("nano_coda"), "model.safetensors")  # doctest: +SKIP
         PosixPath('model.safetensors')
@@ -110,7 +110,7 @@ def load(path: str | os.PathLike[str], *, compile: bool = False) -> CoDANet:
     Raises:
         ValueError: If there is no such model or file, or the file is damaged or of another kind.
 
-    Example:
+    Examples:
         >>> import codanet
         >>> codanet.load("cifar10").image_size
         (32, 32)

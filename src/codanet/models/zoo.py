@@ -18,7 +18,7 @@ def list_models(pretrained: bool = False) -> list[str]:
     Args:
         pretrained: Only the names of trained models that come with the package, which `load` takes as well.
 
-    Example:
+    Examples:
         >>> import codanet
         >>> codanet.list_models(pretrained=True)
         ['cifar10']
@@ -63,7 +63,7 @@ def create_model(
     Raises:
         ValueError: If the name is unknown, there are no such weights, or they do not fit what was asked for.
 
-    Example:
+    Examples:
         >>> import codanet
         >>> codanet.create_model("nano_coda", num_classes=3).num_classes
         3
@@ -114,7 +114,7 @@ def _shipped(name: str) -> CoDANet:
     """The shipped model of that name, or of the architecture of that name."""
     if name in list_shipped():
         return load(name)
-    architecture(name)  # an unknown name is said first
+    architecture(name)  # refuses an unknown name
     for trained in map(load, list_shipped()):
         if trained.name == name:
             return trained
