@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from .names import BENCH_MODELS
-from .parser import Parser, positive
+from .parser import Parser, positive, threads
 
 ABOUT = """\
 Measure forward pass, training step, explanation and memory of codanet against the paper's Algorithm 1, and a ResNet-56
@@ -25,7 +25,8 @@ def parser() -> Parser:
     names = ", ".join(BENCH_MODELS)
     parser.add_argument("--models", nargs="+", default=BENCH_MODELS, help=f"of codanet models ({names})")
     for key, (default, about) in NUMBERS.items():
-        parser.add_argument(f"--{key}", type=number, default=default, metavar="N", help=f"{about} (%(default)s)")
+        kind = threads if key == "threads" else number
+        parser.add_argument(f"--{key}", type=kind, default=default, metavar="N", help=f"{about} (%(default)s)")
     parser.add_argument("-o", "--output", type=Path, help="JSON file; a table in Markdown is written beside it")
     parser.add_argument("--quick", action="store_true", help="every measurement once, to see that all works")
     return parser
