@@ -6,11 +6,13 @@ from .names import BENCH_MODELS
 from .parser import Parser, positive, threads
 
 ABOUT = """\
-Measure forward pass, training step, explanation and memory of codanet against the paper's Algorithm 1, and a ResNet-56
-beside them; print a table."""
+Measure forward pass, training step, explanation and memory of codanet, eager and compiled, against the paper's
+Algorithm 1 and the form of its published code, with the matrix products alone as the bound and a ResNet-56 beside them;
+print a table."""
 EXAMPLES = """\
-  codanet bench --output bench.json                     the paper's S network and its ranks, some minutes
-  codanet bench --models s_coda_r1_8 --batch 4 --quick  one network, once"""
+  codanet bench --output bench.json                     the paper's S network and its ranks, an hour or two
+  codanet bench --models s_coda_r1_8 --batch 4 --quick  one network, once
+  codanet bench --before OLD --output bench.json        also the package codanet in the folder OLD"""
 NUMBERS = {
     "batch": (16, "images at a time"),
     "size": (32, "side of the images"),
@@ -27,8 +29,9 @@ def parser() -> Parser:
     for key, (default, about) in NUMBERS.items():
         kind = threads if key == "threads" else number
         parser.add_argument(f"--{key}", type=kind, default=default, metavar="N", help=f"{about} (%(default)s)")
+    parser.add_argument("--before", type=Path, help="folder with another version's package codanet, to measure beside")
     parser.add_argument("-o", "--output", type=Path, help="JSON file; a table in Markdown is written beside it")
-    parser.add_argument("--quick", action="store_true", help="every measurement once, to see that all works")
+    parser.add_argument("--quick", action="store_true", help="each measurement once, to see that all works; nothing in C++")
     return parser
 
 
