@@ -152,7 +152,7 @@ class _Fitted:
 def _fitted(frame: Frame, drawing: _Drawing, model: CoDANet) -> _Fitted:
     mode = "RGB" if model.image_channels == 3 else "L"
     image = frame.image if frame.image.mode == mode else frame.image.convert(mode)
-    return _Fitted(drawing.cut(frame.image), to_tensor(fit(image, model.image_size or ANY_SIZE)), frame.seconds)
+    return _Fitted(drawing.cut(frame.image), to_tensor(fit(image, size_for(model))), frame.seconds)
 
 
 def _batches(source: Iterator[Frame], drawing: _Drawing, model: CoDANet) -> Iterator[list[_Fitted]]:
