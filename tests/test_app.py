@@ -22,11 +22,11 @@ from PIL import Image
 import codanet
 from codanet import CoDANet
 from codanet.app import answers, session, start, views
-from codanet.app.examples import PHOTOGRAPHS, examples
 from codanet.app.gate import HEADERS, Gate
 from codanet.app.reading import cell, read, share
 from codanet.app.session import Gallery, Session
 from codanet.data import ImageData, MemorySplit, load_data
+from codanet.data.examples import PHOTOGRAPHS, examples
 from codanet.data.tiling import multi_image
 from codanet.models.network import Layer
 from colours import colour_model, halves

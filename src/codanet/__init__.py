@@ -31,6 +31,7 @@ _ROOMS = (
     "cli",
     "data",
     "evaluation",
+    "export",
     "integrations",
     "metrics",
     "models",
