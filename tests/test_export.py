@@ -264,7 +264,7 @@ def test_the_how_to_in_javascript(cat):
 
     folder, why = cat
     try:
-        place = engine(fetch=False)
+        place = engine(download=False)
     except codanet.data.DataError as error:
         pytest.skip(str(error))
     (folder / "why.mjs").write_text(program("javascript"))

@@ -43,7 +43,8 @@ def start(
         raise ValueError("the web page needs Gradio, which is not installed: pip install 'codanet[demo]'") from None
     from starlette.middleware import Middleware
 
-    from .page import CSS, ICON, build
+    from .._support.web import ICON
+    from .page import CSS, build
     from .session import MOST_BYTES, Gallery
 
     page = build(Gallery.of({name: model.eval() for name, model in models.items()}, data))
