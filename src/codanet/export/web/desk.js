@@ -90,7 +90,7 @@ function show() {
   $(".sentence").hidden = $(".more").hidden = false;
   $("#about").innerHTML = about(reading.network, settings.version);
   const said = cells > 1 ? titleOf(reading, target, versus) : `${titleOf(reading, target, versus)}; predicted: ${names[reading.ranked()[0]]}, ${percent(reading.probabilities[reading.ranked()[0]])}`;
-  status(`${said}. Explained in ${Math.max(1, Math.round(reading.milliseconds))} ms, in this browser.`);
+  status(`${said}. Explained in ${Math.max(1, Math.round(reading.milliseconds))} ms, here in the browser.`);
 }
 
 async function choose(target, versus) {
