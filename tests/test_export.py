@@ -1,6 +1,7 @@
 """Exported files say what the model says, in onnxruntime and as torch.export's programs, and refuse in words."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -272,3 +273,17 @@ def test_the_how_to_in_javascript(cat):
     modules.mkdir(exist_ok=True)
     shutil.copytree(place, modules / "onnxruntime-web", dirs_exist_ok=True)
     expect(said(["node", "why.mjs"], folder), why)
+
+
+@pytest.mark.skipif(
+    shutil.which("g++") is None or "ONNXRUNTIME_HOME" not in os.environ,
+    reason="needs g++ and, as ONNXRUNTIME_HOME, an onnxruntime release with include/ and lib/",
+)
+def test_the_how_to_in_cpp(cat):
+    folder, why = cat
+    home = Path(os.environ["ONNXRUNTIME_HOME"])
+    (folder / "why.cpp").write_text(program("cpp"))
+    places = [f"-I{home / 'include'}", f"-L{home / 'lib'}", f"-Wl,-rpath,{home / 'lib'}"]
+    said(["g++", "-std=c++17", "why.cpp", *places, "-lonnxruntime", "-o", "why"], folder)
+    number, *rest = said(["./why"], folder)
+    expect([why.class_name(int(number)), *rest], why)
