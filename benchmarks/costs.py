@@ -1,4 +1,4 @@
-"""What training a CoDA-Net costs: times and memory on GPUs, from the `operations` of its layers.
+"""What training a CoDA-Net costs: times and memory on GPUs, from `counts` of its operations.
 
 Times are computed with the constants below; nothing here has been timed on a GPU.
 """
@@ -6,24 +6,13 @@ Times are computed with the constants below; nothing here has been timed on a GP
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
 
-from operations import (
-    WIDE,
-    Operation,
-    Shape,
-    first_backward,
-    first_forward,
-    first_kept,
-    first_working,
-    our_backward,
-    our_forward,
-    our_kept,
-    our_working,
-    shapes,
-)
+import torch
+
+from counts import Operation, Step, count_fake
 
 # The training run
 MODEL, CLASSES, SIZE, EPOCHS = "l_coda", 1000, 240, 60  # L-CoDA; resize 256, crop 240; epochs as for ImageNet-100
@@ -41,59 +30,49 @@ NODE = 8  # GPUs joined by NVLink, one InfiniBand port each
 
 # Our assumptions, not on any data sheet
 COMPUTE_SHARE, BANDWIDTH_SHARE, MEMORY_SHARE = 0.4, 0.7, 0.9  # of peak rate, of memory and links, of capacity
-CHOLESKY = 1 * TERA  # float64, many small matrices: bound by latency, far below the peak
+CHOLESKY = 1 * TERA  # float64, many small matrices, and triangular systems: bound by latency, far below the peak
 KERNEL_SECONDS = 5e-6  # eager PyTorch starts a kernel about this often, so none takes less
 
-OURS, FIRST = "our layer", "Algorithm 1"
+WIDE = 4  # bytes of float32
+COUNTED = (2, 3)  # batches that are counted; every operation grows by the same amount with each image more
 
 
 @dataclass(frozen=True)
 class Method:
-    name: str
-    arithmetic: str
-    low: int  # bytes of a number in the products with patches
-    forward: Callable[[Shape], list[Operation]]
-    backward: Callable[[Shape], list[Operation]]
-    kept: Callable[[Shape], float]
-    working: Callable[[Shape], float]
-    rates: dict[str, float]
+    label: str
+    form: str  # of the layers, as in `count_fake`
+    low: torch.dtype  # of the products with patches
+    single: float = TF32  # rate of float32 products
 
-    @property
-    def label(self) -> str:
-        return f"{self.name}, {self.arithmetic}"
+    def step(self, batch: int) -> Step:
+        one, two = _counted(self.form, self.low)
+        return one.at(two, COUNTED, batch)
 
-    def step(self, layer: Shape) -> list[Operation]:
-        return self.forward(layer) + self.backward(layer)
+    def rate(self, operation: Operation) -> float:
+        if operation.name in ("linalg_cholesky_ex", "linalg_solve_triangular"):
+            return CHOLESKY
+        rates = {torch.bfloat16: BF16, torch.float64: FP64}
+        return COMPUTE_SHARE * rates.get(operation.dtype, self.single)
 
-
-def ours(low: int, products: float, norms: float, arithmetic: str, recompute: bool = False) -> Method:
-    rates = {"low": products, "wide": norms, "double": FP64}
-    forward, backward = partial(our_forward, low=low), partial(our_backward, low=low, recompute=recompute)
-    kept, working = partial(our_kept, low=low, recompute=recompute), partial(our_working, low=low, recompute=recompute)
-    return Method(OURS, arithmetic, low, forward, backward, kept, working, rates)
+    def seconds(self, operation: Operation) -> float:
+        """The roofline of one operation: arithmetic, memory traffic or the launch, whichever takes longest."""
+        traffic = operation.bytes / (BANDWIDTH_SHARE * HBM)
+        return max(operation.flops / self.rate(operation), traffic, KERNEL_SECONDS)
 
 
-def algorithm1(low: int, products: float, arithmetic: str) -> Method:
-    forward, backward = partial(first_forward, low=low), partial(first_backward, low=low)
-    kept, working = partial(first_kept, low=low), partial(first_working, low=low)
-    return Method(FIRST, arithmetic, low, forward, backward, kept, working, {"low": products})
+@cache
+def _counted(form: str, low: torch.dtype) -> tuple[Step, Step]:
+    one, two = (count_fake(MODEL, CLASSES, SIZE, batch, form, low) for batch in COUNTED)
+    return one, two
 
 
-METHODS = (
-    ours(4, TF32, TF32, "TF32"),
-    ours(2, BF16, TF32, "bf16, norms TF32"),
-    ours(2, BF16, FP32, "bf16, norms float32"),
-    ours(2, BF16, TF32, "bf16, norms TF32, recompute", recompute=True),
-    algorithm1(4, TF32, "TF32"),
-    algorithm1(2, BF16, "bf16"),
-)
-
-
-def seconds(operation: Operation, rates: dict[str, float]) -> float:
-    """The roofline of one operation: arithmetic, memory traffic or the launch, whichever takes longest."""
-    rate = CHOLESKY if operation.kind == "cholesky" else COMPUTE_SHARE * rates[operation.kind]
-    traffic = operation.bytes / (BANDWIDTH_SHARE * HBM)
-    return max(operation.flops / rate, traffic, operation.kernels * KERNEL_SECONDS)
+OURS_TF32 = Method("our layer, TF32", "plain", torch.float32)
+OURS = Method("our layer, bf16, norms TF32", "plain", torch.bfloat16)
+OURS_FP32 = Method("our layer, bf16, norms float32", "plain", torch.bfloat16, FP32)
+AGAIN = Method("our layer, bf16, norms TF32, recompute", "recompute", torch.bfloat16)
+FIRST_TF32 = Method("Algorithm 1, TF32", "algorithm1", torch.float32)
+FIRST = Method("Algorithm 1, bf16", "algorithm1", torch.bfloat16)
+METHODS = (OURS_TF32, OURS, OURS_FP32, AGAIN, FIRST_TF32, FIRST)
 
 
 def products_only(operations: Sequence[Operation]) -> list[Operation]:
@@ -109,17 +88,18 @@ def all_reduce_seconds(size: float, devices: int) -> float:
     return within + between
 
 
-def largest_batch(method: Method, name: str, classes: int, size: int) -> int:
-    """Images whose step fits one GPU beside parameters, gradients and Adam's two moments; 0 if not even one."""
+def memory(step: Step) -> float:
+    """Bytes on a GPU: the fullest moment of a step beside parameters and Adam's two moments, all in float32."""
+    return 3 * WIDE * step.parameters + step.peak
+
+
+@cache
+def largest_batch(method: Method) -> int:
+    """Images whose step fits one GPU; 0 if not even one."""
     batch = 0
-    while memory(method, shapes(name, classes, size, batch + 1)) <= MEMORY_SHARE * CAPACITY:
+    while memory(method.step(batch + 1)) <= MEMORY_SHARE * CAPACITY:
         batch += 1
     return batch
-
-
-def memory(method: Method, layers: Sequence[Shape]) -> float:
-    fixed = 4 * WIDE * sum(layer.parameters for layer in layers)
-    return fixed + sum(map(method.kept, layers)) + max(map(method.working, layers))
 
 
 @dataclass(frozen=True)
@@ -147,15 +127,13 @@ def run(method: Method, devices: int, global_batch: int, largest: int) -> Run:
     per_device = global_batch // devices
     accumulate = math.ceil(per_device / largest)
     micro_batch = math.ceil(per_device / accumulate)
-    layers = shapes(MODEL, CLASSES, SIZE, micro_batch)
-    operations = [operation for layer in layers for operation in method.step(layer)]
-    numbers = sum(layer.parameters for layer in layers)
-    add = (accumulate - 1) * 3 * WIDE * numbers / (BANDWIDTH_SHARE * HBM)  # gradients of the parts of a batch
-    update = 7 * WIDE * numbers / (BANDWIDTH_SHARE * HBM)  # reads θ, g, m, v; writes θ, m, v
-    reduce = all_reduce_seconds(WIDE * numbers, devices)
+    step = method.step(micro_batch)
+    add = (accumulate - 1) * 3 * WIDE * step.parameters / (BANDWIDTH_SHARE * HBM)  # gradients of the parts of a batch
+    update = 7 * WIDE * step.parameters / (BANDWIDTH_SHARE * HBM)  # reads θ, g, m, v; writes θ, m, v
+    reduce = all_reduce_seconds(WIDE * step.parameters, devices)
     compute, bound = (
-        accumulate * sum(seconds(operation, method.rates) for operation in chosen) + add
-        for chosen in (operations, products_only(operations))
+        accumulate * sum(method.seconds(operation) for operation in chosen) + add
+        for chosen in (step.operations, products_only(step.operations))
     )
     steps = EPOCHS * IMAGES / global_batch / 3600
     hours, bound_hours = (steps * (passes + update + reduce) for passes in (compute, bound))

@@ -1,145 +1,168 @@
-"""Operations, bytes and kernels of real runs, counted as they are dispatched, to check the formulas of `costs`."""
+"""What a network does in a training step, counted as it is dispatched: arithmetic, bytes moved, bytes alive.
+
+The network runs on fake tensors, which have shapes but no numbers, so a GPU's batch of a large network is counted on
+any machine in seconds. What is counted is the code itself, operation by operation; nothing is derived by hand but the
+arithmetic of Cholesky factors and triangular systems, which PyTorch's own table leaves out.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+import weakref
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from codanet import forms
 from codanet.benchmarks.algorithm1 import Algorithm1Net
+from codanet.models.network import CoDANet
 from codanet.models.zoo import create_model
-from costs import FIRST, METHODS, OURS, Method
-from operations import WIDE, Shape, shapes
 
-_ALLOCATE = {"empty", "new_empty", "empty_like", "new_empty_strided", "empty_strided", "_unsafe_view", "promote_types"}
+_ALLOCATE = {"empty", "new_empty", "empty_like", "new_empty_strided", "empty_strided", "_unsafe_view", "detach"}
 _FILL = {"zeros", "zeros_like", "new_zeros", "ones_like", "scalar_tensor", "fill_", "zero_"}  # write, do not read
+_BY_HAND: dict[str, Callable[..., float]] = {
+    "linalg_cholesky_ex": lambda a, **_: math.prod(a.shape) * a.shape[-1] / 3,
+    "linalg_solve_triangular": lambda a, b, **_: math.prod(b.shape) * a.shape[-1],
+}
 
 
 @dataclass(frozen=True)
-class Counts:
-    forward_flops: float
-    flops: float  # of a step
-    forward_bytes: float
-    bytes: float
-    kept: float  # bytes
-    kernels: float
+class Operation:
+    """One kernel."""
 
-    def ratios(self, other: Counts) -> list[float]:
-        return [getattr(self, field) / getattr(other, field) for field in self.__dataclass_fields__]
+    name: str
+    dtype: torch.dtype  # of what it computes with
+    flops: float
+    bytes: float  # read and written: every tensor once, a broadcast one as it is stored
+    alive: float  # bytes allocated since counting began and not yet freed, once it is done
+
+    def at(self, other: Operation, batches: tuple[int, int], batch: int) -> Operation:
+        """For any batch, of the same operation at two: all of it grows by the same amount with every image."""
+        share = (batch - batches[0]) / (batches[1] - batches[0])
+        numbers = {
+            name: getattr(self, name) + share * (getattr(other, name) - getattr(self, name))
+            for name in ("flops", "bytes", "alive")
+        }
+        return Operation(self.name, self.dtype, **numbers)
 
 
 class Counter(TorchDispatchMode):
-    """Operations and bytes of every kernel: each tensor it reads or writes counts once, a broadcast one as stored.
-
-    FlopCounterMode sees `mm` and `bmm`, with out= too, but neither `addmm_` nor Cholesky.
-    """
+    """Records the operations that are dispatched while it is entered."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.flops = self.bytes = self.kernels = 0.0
+        self.operations: list[Operation] = []
+        self.alive = 0
+        self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        out = func(*args, **kwargs)
         name = func.overloadpacket.__name__
-        if func.is_view or name in _ALLOCATE or (name == "copy_" and _same(*args[:2])):
+        inputs = _storages((args, kwargs))
+        out = func(*args, **kwargs)
+        for storage in _storages(out).values():
+            if storage._cdata not in inputs and storage not in self._seen:
+                self._seen.add(storage)
+                self.alive += storage.nbytes()
+                weakref.finalize(storage, self._free, storage.nbytes())
+        if func.is_view or name in _ALLOCATE or func.namespace == "prim":  # prim asks a fake tensor what it is
             return out
         read = [] if name in _FILL else args[1:] if name == "copy_" else args
-        self.bytes += sum(_stored(read).values()) + sum(_stored(out).values())
-        self.kernels += 1
-        if name == "addmm_":
-            self.flops += 2 * math.prod(args[1].shape) * args[2].shape[1]
-        elif name == "linalg_cholesky_ex":
-            self.flops += math.prod(args[0].shape) * args[0].shape[-1] / 3
+        flops = 0.0
+        if name in _BY_HAND:
+            flops = _BY_HAND[name](*args, **kwargs)
         elif func.overloadpacket in flop_registry:
-            inputs = {key: value for key, value in kwargs.items() if key != "out"}
-            self.flops += flop_registry[func.overloadpacket](*args, **inputs, out_val=out)
+            flops = flop_registry[func.overloadpacket](*args, **kwargs, out_val=out)
+        moved = sum(_stored(read).values()) + sum(_stored(out).values())
+        floats = [leaf.dtype for leaf in tree_leaves(args) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+        self.operations.append(Operation(name, floats[0] if floats else torch.float32, flops, moved, self.alive))
         return out
 
-
-def _same(to: Tensor, of: Tensor) -> bool:
-    """`x[i] += y` ends in a copy of x[i] onto itself, which PyTorch leaves out."""
-    return to.is_set_to(of) and to.dtype == of.dtype
+    def _free(self, size: int) -> None:
+        self.alive -= size
 
 
-def _stored(tree: Any) -> dict[tuple[int, int], int]:
+def _storages(tree: Any) -> dict[int, Any]:
+    tensors = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+    return {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in tensors}
+
+
+def _stored(tree: Any) -> dict[tuple[Any, ...], int]:
     sizes = {}
     for tensor in tree_leaves(tree):
         if isinstance(tensor, Tensor):
             numbers = math.prod(s for s, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
-            whole = tensor.untyped_storage().nbytes()  # overlapping windows of an image are no more than the image
-            sizes[tensor.data_ptr(), tensor.ndim] = min(numbers * tensor.element_size(), whole)
+            storage = tensor.untyped_storage()  # overlapping windows of an image are no more than the image
+            key = storage._cdata, tensor.storage_offset(), tuple(tensor.shape)
+            sizes[key] = min(numbers * tensor.element_size(), storage.nbytes())
     return sizes
 
 
-@contextmanager
-def one_block() -> Iterator[None]:
-    """The batch in one block, and all products as products, as on a GPU."""
-    before = forms.BLOCK_BYTES, forms.LOOP_NUMBERS
-    forms.BLOCK_BYTES, forms.LOOP_NUMBERS = 1 << 60, 0
-    try:
-        yield
-    finally:
-        forms.BLOCK_BYTES, forms.LOOP_NUMBERS = before
+@dataclass(frozen=True)
+class Step:
+    """A forward and a backward pass."""
+
+    forward: tuple[Operation, ...]
+    backward: tuple[Operation, ...]
+    parameters: int
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        return self.forward + self.backward
+
+    @property
+    def kept(self) -> float:
+        """Bytes that the forward pass leaves for the backward pass."""
+        return self.forward[-1].alive
+
+    @property
+    def peak(self) -> float:
+        """Bytes at the fullest moment, gradients included, parameters not."""
+        return max(operation.alive for operation in self.operations)
+
+    def total(self, field: str) -> float:
+        return sum(getattr(operation, field) for operation in self.operations)
+
+    def at(self, other: Step, batches: tuple[int, int], batch: int) -> Step:
+        forward, backward = (
+            tuple(one.at(two, batches, batch) for one, two in zip(mine, theirs, strict=True))
+            for mine, theirs in ((self.forward, other.forward), (self.backward, other.backward))
+        )
+        return Step(forward, backward, self.parameters)
 
 
-def measure(network: nn.Module, images: Tensor, classes: int, autocast: bool = False) -> Counts:
-    """Count one forward and one backward pass."""
-    known = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
-    held: dict[int, Tensor] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        held[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
-
+def count(network: nn.Module, encoded: Tensor, low: torch.dtype = torch.float32) -> Step:
+    """Count a step of `network` on encoded images; with `low`, under autocast."""
+    precision = torch.autocast("cpu", low) if low != torch.float32 else nullcontext()
     counter = Counter()
-    precision = torch.autocast("cpu", torch.bfloat16) if autocast else nullcontext()
-    with one_block(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        with counter, precision:
-            logits = network(images)
-        forward_flops, forward_bytes = counter.flops, counter.bytes
-        kept = sum(tensor.untyped_storage().nbytes() for place, tensor in held.items() if place not in known)
-        loss = binary_cross_entropy_with_logits(logits, torch.zeros(len(images), classes, dtype=logits.dtype))
-        with counter:
-            loss.backward()
-    return Counts(forward_flops, counter.flops, forward_bytes, counter.bytes, kept, counter.kernels)
+    with counter:
+        with precision:
+            # the values of fake images cannot be looked at, so a CoDANet is not called by way of `encode`
+            logits = network.pool(network.features(encoded)) if isinstance(network, CoDANet) else network(encoded)
+        forward = len(counter.operations)
+        binary_cross_entropy_with_logits(logits, torch.zeros_like(logits)).backward()
+    operations = counter.operations
+    return Step(tuple(operations[:forward]), tuple(operations[forward:]), sum(p.numel() for p in network.parameters()))
 
 
-def predict(method: Method, layers: Sequence[Shape]) -> Counts:
-    forward = [operation for layer in layers for operation in method.forward(layer)]
-    step = [operation for layer in layers for operation in method.step(layer)]
-    return Counts(
-        sum(operation.flops for operation in forward),
-        sum(operation.flops for operation in step),
-        sum(operation.bytes for operation in forward),
-        sum(operation.bytes for operation in step),
-        sum(map(method.kept, layers)),
-        sum(operation.kernels for operation in step),
-    )
-
-
-CHECKS = (("s_coda", 32, 2), ("l_coda", 48, 2))  # model, image size, batch: small enough for any machine
-CHECKED = tuple(method for method in METHODS if method.arithmetic != "bf16, norms float32")  # counts as with TF32
-
-
-def check(name: str, size: int, batch: int, method: Method) -> tuple[Counts, Counts]:
-    """The formulas for a model, and the counts of a real run of it."""
-    layers = shapes(name, None, size, batch)
-    network: nn.Module = create_model(name, recompute="recompute" in method.arithmetic)
-    if method.name == FIRST:
-        network = Algorithm1Net.from_model(network)
-    images = torch.rand(batch, 3, size, size)
-    if method.name == FIRST and method.low < WIDE:  # all of it in bf16: autocast leaves some of its maps in float32
-        network, images = network.bfloat16(), images.bfloat16()
-    counts = measure(network, images, layers[-1].units, autocast=method.name == OURS and method.low < WIDE)
-    return predict(method, layers), counts
+def count_fake(
+    name: str, classes: int | None, size: int, batch: int, form: str, low: torch.dtype = torch.float32
+) -> Step:
+    """Count a model of the zoo by its name. `form` is "plain", "recompute" or "algorithm1"."""
+    if form == "algorithm1":
+        with torch.device("meta"):  # fake parameters cannot be converted; meta ones know no autocast
+            plain = create_model(name, num_classes=classes)
+            encoded = torch.empty(batch, 2 * plain.image_channels, size, size, dtype=low)
+            # all of it in low precision: autocast would leave some of its maps in float32
+            return count(Algorithm1Net.from_model(plain).to(low), encoded)
+    with FakeTensorMode():
+        model = create_model(name, num_classes=classes, recompute=form == "recompute")
+        return count(model.train(), torch.empty(batch, 2 * model.image_channels, size, size), low)

@@ -28,7 +28,7 @@ def main() -> None:
     options = parser.parse_args()
     settings = load_recipe(options.recipe).settings
     data = load_data(settings.data, size=settings.image_size, source=settings.source)
-    model = create_model(settings.model, len(data.classes), image_channels=data.channels)
+    model = create_model(settings.model, num_classes=len(data.classes), image_channels=data.channels)
     augment = augmentation(settings.augmentation, data.image_size)
     optimiser = torch.optim.Adam(model.parameters(), settings.learning_rate)
     generator = torch.Generator().manual_seed(0)

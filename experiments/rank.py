@@ -9,13 +9,13 @@ it. On CIFAR-10 rank-1/8, -1/4 and -1/2 S-CoDA are trained; the larger ones take
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from fractions import Fraction
 
 import ablation
 import result
-from codanet.models.zoo import ARCHITECTURES
+from codanet.models.architectures import architecture, register_model
 from result import Outcome, Setting
 
 QUICK, FULL = ("1/8", "1/4", "1"), ("1/8", "1/4", "1/2", "1", "9/2")
@@ -25,17 +25,14 @@ CIFAR10 = {"1/8": "s_coda_r1_8", "1/4": "s_coda_r1_4", "1/2": "s_coda_r1_2"}
 @contextmanager
 def scaled(name: str, factors: Sequence[str]) -> Iterator[dict[str, str]]:
     """Factor to name of the architecture with its ranks times the factor, known inside the block."""
-    whole, names = ARCHITECTURES[name], {}
-    for factor in factors:
-        layers = tuple(replace(layer, rank=int(layer.rank * Fraction(factor))) for layer in whole.layers)
-        names[factor] = name if factor == "1" else f"{name}_rank_x_{factor.replace('/', '_')}"
-        ARCHITECTURES.setdefault(names[factor], replace(whole, layers=layers))
-    try:
-        yield names
-    finally:
-        for made in names.values():
-            if made != name:
-                ARCHITECTURES.pop(made)
+    whole, names = architecture(name), {"1": name}
+    with ExitStack() as stack:
+        for factor in factors:
+            if factor not in names:
+                layers = tuple(replace(layer, rank=int(layer.rank * Fraction(factor))) for layer in whole.layers)
+                names[factor] = f"{name}_rank_x_{factor.replace('/', '_')}"
+                stack.enter_context(register_model(names[factor], replace(whole, layers=layers)))
+        yield {factor: names[factor] for factor in factors}
 
 
 def experiment(setting: Setting) -> Outcome:

@@ -11,7 +11,7 @@ import torch
 
 import codanet
 from codanet.data import batches, load_data
-from codanet.models.weights import SHIPPED
+from codanet.models.weight_files import SHIPPED
 from codanet.training.run_files import MODEL
 
 FINGERPRINTS = Path(__file__).resolve().parent.parent / "tests" / "fingerprints"

@@ -29,7 +29,7 @@ def colour_model(side: int = 16, names: tuple[str, ...] = NAMES) -> CoDANet:
         weights[c, c] = 1.0
     weights[:, 3:] = 0.0
     with torch.no_grad():
-        layer = model.units[0]
+        layer = model.dau_layers[0]
         layer.B.zero_()
         layer.A.zero_()
         layer.A[-1] = weights

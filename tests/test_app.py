@@ -12,6 +12,7 @@ import sys
 import urllib.error
 import urllib.request
 import zlib
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -27,7 +28,7 @@ from codanet.app.reading import cell, read, share
 from codanet.app.session import Gallery, Session
 from codanet.data import ImageData, MemorySplit, load_data
 from codanet.data.examples import PHOTOGRAPHS, examples
-from codanet.data.tiling import multi_image
+from codanet.data.tiling import tiled_square
 from codanet.models.network import Layer
 from colours import colour_model, halves
 
@@ -51,7 +52,7 @@ def gallery() -> Gallery:
     model = colour_model()
     shades = {name: Image.new("RGB", (40, 40), name) for name in ("red", "lime", "blue", "white")}
     pictures = tuple(
-        session.picture(f"example-{i}", n, s, {"colours": model}) for i, (n, s) in enumerate(shades.items())
+        session.seen_by(f"example-{i}", n, s, {"colours": model}) for i, (n, s) in enumerate(shades.items())
     )
     return Gallery({"colours": model}, {"colours": pictures})
 
@@ -209,7 +210,7 @@ def test_only_the_last_uploads_are_kept(gallery):
 
 def test_another_model_keeps_the_visitors_picture(gallery, opened):
     other = random_model()
-    examples_of = {"other": (session.picture("example-0", "red", halves(), {"other": other}),)}
+    examples_of = {"other": (session.seen_by("example-0", "red", halves(), {"other": other}),)}
     both = Gallery({**gallery.models, "other": other}, {**gallery.pictures, **examples_of})
     upload = session.take_upload(both, Session("colours"), given(encoded(halves())), "mine")
     assert session.open_model(both, upload, "other").shown == ("upload-1",)
@@ -244,15 +245,19 @@ def test_multi_image_finds_each_class(gallery):
 
 def test_cells_and_shares():
     images = [torch.full((3, 4, 6), float(i)) for i in range(9)]
-    whole = multi_image(images)
+    whole = tiled_square(images)
     assert whole.shape == (3, 12, 18)
     assert whole[0, 5, 13] == 5
     with pytest.raises(ValueError, match="no square"):
-        multi_image(images[:5])
+        tiled_square(images[:5])
     reading = read(random_model(), torch.rand(3, 32, 32))
     assert cell(reading, 2, 3) == (16, 16, 32, 32)
-    total = sum(share(reading, 1, cell(reading, 2, index)) for index in range(4))
-    assert total == pytest.approx(1) or total == 0
+    maps = torch.full((1, 32, 32), -1.0)
+    maps[0, :16, 16:] = 3
+    maps[0, 20, 2] = 3 * 256  # as much as that whole quarter
+    planted = replace(reading, pixels=maps)
+    assert [share(planted, 0, cell(planted, 2, index)) for index in range(4)] == [0, 0.5, 0.5, 0]
+    assert share(replace(reading, pixels=-maps.abs()), 0, cell(reading, 2, 0)) == 0  # nothing speaks for it
 
 
 def test_files_to_take_away(gallery, opened):
@@ -315,7 +320,7 @@ EVIL = ('<script>alert("1")</script>', "'\"><img src=x onerror=alert(1)>", "=1+1
 
 def test_names_stay_words():
     model = colour_model(names=EVIL)
-    photo = session.picture("upload-1", EVIL[0], halves(), {"m": model})
+    photo = session.seen_by("upload-1", EVIL[0], halves(), {"m": model})
     gallery = Gallery({"m": model}, {"m": (photo,)})
     now = session.choose_box(session.choose_versus(session.open_model(gallery, Session("m"), "m"), 1), [0, 0, 3, 3])
     reading = now.read

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import codanet.attribution as attribution
 from classifiers import CLASSES, MODELS, SIZE, close, cnn, coda, made, pictures, settings
 from codanet.attribution import (
     METHODS,
@@ -189,7 +188,7 @@ def test_progress_adds_up_to_the_images(kind, name, monkeypatch):
         assert (total, shown) == (3, True)
         yield told.append
 
-    monkeypatch.setattr(attribution, "progress_bar", bar)
+    monkeypatch.setattr("codanet.attribution.maps.progress_bar", bar)
     attribute(made(kind), pictures(), method=settings(name), progress=True)
     assert sum(told) == pytest.approx(3)
 

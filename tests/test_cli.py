@@ -95,7 +95,7 @@ def workplace(tmp_path, monkeypatch):
 
     page = SimpleNamespace(share_url=None, local_url="here", is_running=False, close=lambda verbose: None)
     monkeypatch.setattr("codanet.training.train_all", note([]))
-    monkeypatch.setattr("codanet.cli.bench.bench", note(None))
+    monkeypatch.setattr("codanet.benchmarks.bench.bench", note(None))
     monkeypatch.setattr("codanet.evaluation.evaluate", note(SimpleNamespace(as_json=dict)))
     monkeypatch.setattr("codanet.cli.evaluate._print", lambda results: None)
     monkeypatch.setattr("codanet.report.report", note(tmp_path / "report.html"))
@@ -195,7 +195,7 @@ def test_a_reader_that_has_had_enough():
         (["train", "digits", "--config", "none.yaml"], "none.yaml is not a file"),
         (["train", "digits", "--model", "s_codda"], "did you mean 's_coda'?"),
         (["train", "digits", "--augmentation", "flipcrop"], "flip-crop"),
-        (["train"], "recipe"),
+        (["train"], "required: RECIPE"),
         (["models", "--all"], "unknown option '--all'"),
         (["models", "s_coda"], "was given 's_coda', which it has no use for"),
         (["completion"], "required: shell; codanet completion --help shows how it is used"),

@@ -122,8 +122,9 @@ def test_mixed_sizes_and_modes(tmp_path: Path) -> None:
         Image.new(mode, (30, 50)).save(root / "dog" / f"mode {mode.replace(';', '')}.png")
     Image.new("CMYK", (20, 20)).save(root / "dog" / "cmyk.jpg")
     data = load_data(root)
-    assert data.image_size == (20, 20) or data.image_size[0] == data.image_size[1]
+    assert data.image_size == (20, 20)  # the median of the shorter sides
     assert len(data.train) + len(data.val) == 14
+    assert {tuple(images.shape[1:]) for images, _ in batches(data.train, 5)} == {(3, 20, 20)}
     large = write_classes(tmp_path / "large", {"cat": 2, "dog": 2}, size=(400, 300))
     assert load_data(large).image_size == (224, 224)
 

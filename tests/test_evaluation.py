@@ -11,16 +11,16 @@ from PIL import Image
 from torch import nn
 
 import codanet
-from codanet.attribution import METHODS, attribute, settings_of
+from codanet.attribution import METHODS, MethodSpec, NotFinite, attribute, has_sign, method_title, settings_of
 from codanet.cli import main
 from codanet.data import ImageData, MemorySplit, load_data
 from codanet.data.pictures import Pictures
 from codanet.data.split import FolderSplit
 from codanet.evaluation import evaluate, load_models, measurement
-from codanet.evaluation.methods import Registered, choose_methods
+from codanet.evaluation.methods import choose_methods
 from codanet.evaluation.models import model_digest
 from codanet.evaluation.records import LINES
-from codanet.metrics import contributions, predictions, removal
+from codanet.metrics import METRICS, Metric, Scores, contributions, predictions, register_metric, removal
 from codanet.models.labels import short_name
 from codanet.models.network import CoDANet, Layer
 from codanet.models.resnet import resnet20
@@ -212,6 +212,41 @@ def test_failed_samples_are_in_the_table(tmp_path):
     assert "none – none" in results.markdown()
 
 
+def test_a_metric_of_ones_own_is_one_entry(tmp_path):
+    """Registered, it is measured, resumed, tabled and ranked like any other."""
+
+    def share_of_pixels(given):
+        values = (given.maps > 0).double().mean((1, 2))
+        return Scores("area", values, ("",) * len(values), {"seed": torch.full_like(values, given.seed)})
+
+    def mean_light(given):
+        images, _, _ = given.pictures.read(given.indices)
+        return Scores("light", images.double().mean((1, 2, 3)), ("",) * len(images))
+
+    try:
+        register_metric(
+            Metric("area", "Area", False, "share of the pixels that speak for the class", "maps", share_of_pixels)
+        )
+        register_metric(Metric("light", "Light", True, "mean of the image", "predictions", mean_light, n=None))
+        results = evaluate(
+            {"m": Colours()}, planted(), {"own": own, "flat": flat}, ["area", "light"], tmp_path, images=20, seed=5
+        )
+        assert results.row("m", "own", "area").mean == pytest.approx(0.25)  # 4x4 of 8x8
+        assert results.row("m", "flat", "area").mean == 1
+        assert results.scores["m", "own", "area"].extras["seed"].tolist() == [5] * 20
+        assert results.row("m", "", "light").n == 120
+        table = (tmp_path / "table.md").read_text()
+        assert "| Area ↓ | m | own * |" in table
+        assert "Area: share of the pixels that speak for the class." in table
+        counted = Stopping()
+        again = evaluate({"m": Colours()}, planted(), {"own": counted}, ["area"], tmp_path, images=20, seed=5)
+        assert counted.calls == 0
+        assert again.row("m", "own", "area") == results.row("m", "own", "area")
+    finally:
+        METRICS.pop("area", None)
+        METRICS.pop("light", None)
+
+
 def test_methods_by_name():
     chosen = choose_methods(["contributions", "occlusion5:stride=1", "rise:masks=10:cells=4"], seed=3)
     assert chosen["occlusion5:stride=1"].settings.stride == 1
@@ -227,6 +262,20 @@ def test_methods_by_name():
             choose_methods([name], seed=0)
     with pytest.raises(ValueError, match="no method was named"):
         choose_methods([], seed=0)
+
+
+def test_a_method_spec_is_its_name_settings_and_title():
+    spec = MethodSpec.parse("occlusion9:stride=4:space=image")
+    assert (spec.method, spec.title) == (METHODS["occlusion9"], "Occ9:stride=4:space=image")
+    assert spec.settings == settings_of("occlusion9", {"stride": 4, "space": "image"})
+    assert MethodSpec.parse("gradcam:layer=null").settings == METHODS["gradcam"].settings
+    assert MethodSpec.parse("rise:probability=2e-1").settings.probability == 0.2
+    assert MethodSpec.find("RISE:masks=10") == MethodSpec.parse("rise:masks=10")
+    assert MethodSpec.parse("rise:masks=10").settings == settings_of("rise", {"masks": 10})
+    assert MethodSpec.find("mine") is MethodSpec.find("rise:masks=0") is None
+    assert [method_title(name) for name in ("ixg", "mine", "mine:a=1")] == ["IxG", "mine", "mine:a=1"]
+    assert [name for name in METHODS if not has_sign(name)] == ["rise"]
+    assert [has_sign(name) for name in ("RISE", "rise:masks=10", "Occ5", "mine")] == [False, False, True, True]
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -251,28 +300,47 @@ def test_occlusion_of_several_classes_asks_the_model_once():
     assert sum(calls) == 2 * one
 
 
-def test_maps_that_a_method_refuses_are_counted_one_by_one(monkeypatch):
-    def refuses(model, images, targets, settings, seed):
-        if (targets == 3).any():
-            raise ValueError("Grad gives values that are not finite for 1 of 4 images")
-        return own(model, images, targets)
+class Roots(Colours):
+    """Adds the image's norm to the logits: it has no gradient for an image that is all dark."""
 
-    monkeypatch.setattr("codanet.evaluation.methods.attribute", refuses)
+    def forward(self, images):
+        return images.sum((2, 3)) + images.square().sum((1, 2, 3)).sqrt()[:, None]
+
+
+class Steep(Colours):
+    """The gradient of class 3, and of no other, is larger than any float32."""
+
+    def forward(self, images):
+        gain = torch.where(torch.arange(images.shape[1]) == 3, 1e30, 1.0)
+        return images.sum((2, 3)) * gain * gain
+
+
+def test_maps_that_are_not_finite_are_nan_alone():
+    images, targets = torch.rand(3, 10, 8, 8), torch.tensor([1, 3, 0])
+    images[1] = 0
     method = choose_methods(["grad"], seed=0)["grad"]
-    assert isinstance(method, Registered)
-    maps = method(Colours(), torch.rand(4, 10, 8, 8), torch.tensor([1, 3, 0, 2]))
-    assert maps.flatten(1).isnan().all(1).tolist() == [False, True, False, False]
+    maps = method(Roots(), images, targets)
+    assert maps.flatten(1).isnan().all(1).tolist() == [False, True, False]
+    assert torch.equal(maps[::2], attribute(Roots(), images[::2], targets[::2], "grad"))
+    dark = images.clone()
+    dark[:, 3] = 0
+    several = method(Steep(), dark, torch.tensor([[1, 3], [3, 0], [0, 2]]))
+    assert several.flatten(2).isnan().all(2).tolist() == [[False, True], [True, False], [False, False]]
+    assert several.flatten(2).isfinite().all(2).tolist() == [[True, False], [False, True], [True, True]]
+    with pytest.raises(NotFinite, match="not finite for 1 of 3 images"):
+        attribute(Roots(), images, targets, "grad")
 
 
-def test_registered_methods_count_the_single_class_that_fails(monkeypatch):
-    def refuses(model, images, targets, settings, seed):
-        if (targets == 3).any():
-            raise ValueError("Grad gives values that are not finite for 1 of 2 images")
-        return torch.ones(*targets.shape, 8, 8)
-
-    monkeypatch.setattr("codanet.evaluation.methods.attribute", refuses)
-    maps = choose_methods(["grad"], seed=0)["grad"](Colours(), torch.rand(2, 10, 8, 8), torch.tensor([[1, 3], [0, 2]]))
-    assert maps.flatten(2).isnan().all(2).tolist() == [[False, True], [False, False]]
+def test_a_failing_image_is_one_failed_sample_and_damaged_weights_stop_the_run(tmp_path):
+    data = planted(20)
+    data.val.images[3] = 0  # all channels dark
+    results = evaluate({"m": Roots()}, data, ["grad"], ["removal-least"], tmp_path, images=20)
+    row = results.row("m", "grad", "removal-least")
+    assert (row.n, row.failed) == (20, 1)
+    damaged = CoDANet([Layer(4, 2), Layer(10, 2)], image_channels=CLASSES).eval()
+    damaged.dau_layers[1].A.data[0, 0, 0] = torch.nan
+    with pytest.raises(ValueError, match="its weights are damaged"):
+        evaluate({"m": damaged}, data, ["grad"], ["removal-least"], tmp_path / "damaged", images=20)
 
 
 def other(**changes):
@@ -351,7 +419,7 @@ def test_a_models_digest_changes_with_every_number():
     model.temperature = 3.0
     changed = model_digest(model)
     with torch.no_grad():
-        model.units[0].A.view(-1)[3] += 1
+        model.dau_layers[0].A.view(-1)[3] += 1
     assert len({before, changed, model_digest(model)}) == 3
 
 
@@ -424,9 +492,16 @@ def test_a_chunk_of_damaged_files_stops_nothing(digits, tmp_path, monkeypatch):
 
 
 def test_a_header_may_say_anything_of_its_training(digits, tmp_path):
+    """What is no size is no size: the images are read at their own, and the numbers are those of the same weights."""
+    wanted = evaluate([str(digits)], "digits", ["grad"], ["accuracy"], tmp_path / "plain", quiet=True)
     for number, settings in enumerate((None, [], {"image_size": [3]}, {"image_size": -1})):
         path = codanet.save(codanet.load(digits), tmp_path / f"{number}.safetensors", {"settings": settings})
-        evaluate([str(path)], "digits", ["grad"], ["accuracy"], tmp_path / str(number), quiet=True)
+        results = evaluate([str(path)], "digits", ["grad"], ["accuracy"], tmp_path / str(number), quiet=True)
+        assert results.provenance["settings"]["image_size"] == [8, 8]
+        assert torch.equal(next(iter(results.scores.values())).values, next(iter(wanted.scores.values())).values)
+    path = codanet.save(codanet.load(digits), tmp_path / "sized.safetensors", {"settings": {"image_size": 8}})
+    results = evaluate([str(path)], "digits", ["grad"], ["accuracy"], tmp_path / "sized", quiet=True)
+    assert results.rows[0].mean == wanted.rows[0].mean > 0.5
 
 
 def test_command_line(digits, tmp_path, monkeypatch, capsys):

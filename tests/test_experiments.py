@@ -16,7 +16,7 @@ import eigenvectors
 import low_rank
 import rank
 import result
-from codanet.models.zoo import ARCHITECTURES
+from codanet.models.architectures import ARCHITECTURES
 
 ROOT = Path(__file__).parents[1]
 NAMES = re.search(r"^EXPERIMENTS := (.*?)\n\n", (ROOT / "Makefile").read_text(), re.MULTILINE | re.DOTALL)[1]

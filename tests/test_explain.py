@@ -12,11 +12,12 @@ import torch
 from PIL import Image
 
 from codanet import CoDANet, plot, read_image, save
+from codanet._support.pictures import picture_paths
 from codanet.cli import explain, main
 from codanet.models.layer_contributions import layer_contributions
 from codanet.models.network import Layer
 from codanet.plot import gallery
-from codanet.plot.gallery import ahead, explain_files, picture_paths
+from codanet.plot.gallery import ahead, explain_files
 
 NAMES = ("cat", "dog", "frog", "ship", "7")
 SIDE, FACTOR = 16, 15  # pixels of the model's image, and dots for each on a card

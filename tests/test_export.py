@@ -13,12 +13,11 @@ import pytest
 import torch
 
 import codanet
-from codanet import CoDANet, create_model
+from codanet import CoDANet, Layer, create_model
 from codanet.cli import main
 from codanet.data.examples import photographs
 from codanet.export import Differences, write
-from codanet.models.network import Layer
-from codanet.models.zoo import ARCHITECTURES
+from codanet.models.architectures import ARCHITECTURES
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -79,7 +78,7 @@ def test_the_shipped_model_on_photographs(tmp_path):
 def test_a_layer_that_is_nothing_stays_nothing(tmp_path):
     model = tiny()
     with torch.no_grad():
-        model.units[1].A.zero_()
+        model.dau_layers[1].A.zero_()
     images = torch.rand(2, 3, 9, 9)
     logits, pixels = run(codanet.export(model, tmp_path / "model.onnx").path, images, [-1, 2])
     np.testing.assert_allclose(logits, model.logit_bias)

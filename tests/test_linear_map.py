@@ -7,8 +7,8 @@ import torch
 
 from codanet import CoDANet, create_model, list_models
 from codanet.benchmarks.algorithm1 import Algorithm1Conv2d
+from codanet.models.architectures import ARCHITECTURES
 from codanet.models.network import Layer
-from codanet.models.zoo import ARCHITECTURES
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_contributions_of_the_logits(model, x):
     ("call", "words"),
     [
         (lambda t: t.matrix(9), "layers run from 0, the encoded image, to 5, the logits"),
-        (lambda t: t.matrix(1, 2), "source 2 lies behind target 1"),
+        (lambda t: t.matrix(1, 2), "source 2 lies behind layer 1"),
         (lambda t: t.unit_row(1, 7, (0, 0)), "no unit"),
         (lambda t: t.unit_row(1, 0), "no unit"),
         (lambda t: t.unit_row(1, 0, (0, 9)), "no unit"),

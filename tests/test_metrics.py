@@ -1,6 +1,8 @@
 """Metrics on maps whose score is known by construction, and on planted models whose right answer is provable."""
 
 import itertools
+import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from torch import nn
 from codanet.data import DataError, MemorySplit, Split
 from codanet.data.pictures import Pictures
 from codanet.data.tiling import make_grids, possible_grids
+from codanet.evaluation.records import Record, _decoded, _encoded
 from codanet.metrics import (
     METRICS,
     Scores,
@@ -23,14 +26,16 @@ from codanet.metrics import (
     insertion,
     localisation,
     predict,
+    register_metric,
     removal,
     sanity,
 )
-from codanet.metrics.box import box_masks
 from codanet.metrics.curves import pixel_counts, places
 from codanet.metrics.insertion import blurred
 from codanet.metrics.sanity import layer_groups, rank_correlation, similarity
 from codanet.metrics.scores import CONSTANT, NO_POSITIVE, NOT_FINITE
+from codanet.metrics.share import box_masks
+from codanet.models.classifier import log_odds
 from codanet.models.network import CoDANet, Layer
 from codanet.models.resnet import resnet20
 from colours import Colours, own_channel
@@ -68,7 +73,6 @@ def test_cell_shares_of_known_maps():
     assert scores.values.tolist() == [1, 0.25, 0, 1]
     assert scores.failed == 0
     assert scores.reasons == {}
-    assert scores.higher_is_better
     assert cell_shares(torch.ones(2, 9, 12, 9), 3).values.tolist() == pytest.approx([1 / 9] * 18)
 
 
@@ -121,7 +125,7 @@ def test_grids_hold_the_papers_sample():
     pictures = coloured()
     found = predict(Colours(), pictures).scores()
     confident = confident_images(found)
-    confidence = found.extras["confidence"]
+    confidence = found.extras["log_odds"]
     for label, indices in confident.items():
         assert all(int(pictures.split.labels[index]) == label for index in indices)
         assert (confidence[indices].diff() <= 0).all()  # most confident first
@@ -148,7 +152,7 @@ def test_only_confident_and_correct_images_count():
         {
             "indices": torch.tensor([5, 6, 7, 8]),
             "labels": torch.tensor([1, 1, 1, 0]),
-            "confidence": torch.tensor([0.6, 0.9, 0.99, 0.5]),
+            "log_odds": torch.tensor([0.6, 0.9, 0.99, 0.5]).double().logit(),
         },
     )
     assert confident_images(found) == {1: [6, 5]}
@@ -220,7 +224,6 @@ def test_removal_curves_in_closed_form():
         assert torch.allclose(scores.extras["curve"], left.sigmoid(), atol=1e-12)
         assert torch.allclose(scores.values, left.sigmoid().mean(1))
         assert scores.points.tolist() == pytest.approx([k / 64 for k in range(17)])
-    assert not scores.higher_is_better
     chunks = [removal(Light(), images[i : i + 1], targets[:1], images[i : i + 1, 0], points=17) for i in range(5)]
     whole = removal(Light(), images, targets, images[:, 0], points=17)
     assert torch.allclose(Scores.join(chunks).extras["curve"], whole.extras["curve"], atol=1e-12)
@@ -297,7 +300,6 @@ def test_insertion_and_deletion_in_closed_form():
     curve = (soft.sum(1, keepdim=True) + torch.cat([zero, gained], 1)[:, ::8]).sigmoid()
     scores = insertion(Light(), images, targets, images[:, 0])
     assert torch.allclose(scores.extras["curve"], curve, atol=1e-12)
-    assert scores.higher_is_better
     worst = insertion(Light(), images, targets, -images[:, 0])
     assert (worst.values <= scores.values).all()
     assert torch.allclose(blurred(torch.full((1, 3, 8, 8), 0.3)), torch.tensor(0.3))
@@ -344,10 +346,12 @@ def test_completeness():
     model, images, targets = tiny(), torch.rand(4, 3, 16, 16), torch.tensor([0, 1, 2, 3])
     exact = completeness(model, images, targets, contributions)
     assert exact.values.max() < 1e-5
-    zero = completeness(model, images, targets, torch.zeros(4, 16, 16))
-    logits = model(images).gather(1, targets[:, None])[:, 0].double()
-    expected = (logits - model.logit_bias).abs() / logits.abs().clamp(min=1)
-    assert torch.allclose(zero.values, expected, atol=1e-5)
+    assert completeness(model, images, targets, torch.zeros(4, 16, 16)).values.tolist() == [1] * 4
+    maps = model.explain(images, targets).pixels
+    half, double = (completeness(model, images, targets, factor * maps).values for factor in (0.5, 2))
+    total, size = maps.double().sum((1, 2)).abs(), maps.double().abs().sum((1, 2))
+    assert torch.allclose(half, (total / 2) / torch.maximum(size / 2, total), rtol=1e-4)
+    assert torch.allclose(double, total / (2 * size), rtol=1e-4)
     maps = torch.zeros(4, 16, 16)
     maps[1, 0, 0] = torch.inf
     assert completeness(model, images, targets, maps).failed == 1
@@ -364,7 +368,6 @@ def test_sanity_of_maps_that_ignore_the_model_is_one():
     assert check.maps.shape == (3, 3, 16, 16)
     for values in check.scores.extras.values():
         assert torch.allclose(values, torch.ones(3, 2).double())
-    assert not check.scores.higher_is_better
 
 
 def test_sanity_of_contributions_drops_and_leaves_the_model_alone():
@@ -436,7 +439,9 @@ def test_the_interval_takes_whole_grids():
     single = Scores("localisation", values, ("",) * 900)
     width = [high - low for low, high in (grids.interval(), single.interval())]
     assert 2.4 < width[0] / width[1] < 3.6
-    assert grids.interval() == grids.interval()
+    assert grids.interval(seed=1) != grids.interval() == Scores("localisation", values, ("",) * 900, unit=9).interval()
+    narrow, wide = (grids.interval(confidence) for confidence in (0.5, 0.99))
+    assert wide[0] < grids.interval()[0] < narrow[0] < grids.mean < narrow[1] < grids.interval()[1] < wide[1]
     for bad in ({"confidence": 1.0}, {"resamples": 0}):
         with pytest.raises(ValueError, match="confidence is"):
             grids.interval(**bad)
@@ -453,13 +458,64 @@ def test_failed_samples_are_in_no_mean_and_in_every_count():
         Scores("box", torch.zeros(3), ("",))
 
 
+def test_completeness_does_not_hide_behind_b0():
+    """A network with T = 10⁵ has tiny contributions: left out, they are missed all the same."""
+    model = CoDANet([Layer(4, 2), Layer(5, 2)], image_channels=1, temperature=1e5).double().eval()
+    images, targets = torch.rand(3, 1, 8, 8).double(), torch.tensor([0, 1, 2])
+    assert (model(images) - model.logit_bias).abs().max() < 1e-3
+    assert completeness(model, images, targets, torch.zeros(3, 8, 8)).values.tolist() == [1] * 3
+    assert completeness(model, images, targets, contributions).values.max() < 1e-9
+    why = model.explain(images, targets)
+    assert why.completeness_error().max() < 1e-9
+    assert replace(why, rows=why.rows * 0).completeness_error().tolist() == [1] * 3
+    assert replace(why, rows=why.rows * 0, logits=why.logits * 0 + why.bias).completeness_error().tolist() == [0] * 3
+
+
+def test_near_equal_confidences_are_told_apart():
+    """Probabilities that are all 1 as numbers: the surest still comes first, also read back from the records."""
+    images = torch.zeros(6, 2, 1, 1, dtype=torch.uint8)
+    images[:, 0, 0, 0] = torch.tensor([250, 252, 251, 255, 253, 254], dtype=torch.uint8)
+
+    class Sure(nn.Module):
+        def forward(self, images):
+            return (images[:, :, 0, 0].double() - 0.9) * 1e-6 + torch.tensor([60.0, 0.0])
+
+    found = predict(Sure(), Pictures(MemorySplit(images, torch.zeros(6).long())))
+    assert (found.confidence == 1).all()
+    assert len(set(found.log_odds.float().tolist())) < 6  # nor would float32 do
+    assert confident_images(found.scores()) == {0: [3, 5, 4, 1, 2, 0]}
+    read = _decoded(json.loads(json.dumps(_encoded(Record("m", "", 0, found.scores())))))
+    assert torch.equal(read.scores.extras["log_odds"], found.log_odds)
+    assert confident_images(read.scores) == {0: [3, 5, 4, 1, 2, 0]}
+
+
+def test_log_odds():
+    logits = torch.randn(5, 4).double()
+    classes = torch.tensor([0, 1, 2, 3, 0])
+    p = logits.softmax(1).gather(1, classes[:, None])[:, 0]
+    assert torch.allclose(log_odds(Light(), logits, classes), (p / (1 - p)).log())
+    assert torch.equal(log_odds(tiny(), logits, classes), logits.gather(1, classes[:, None])[:, 0])
+    assert log_odds(Light(), logits[:, :1], classes * 0).isfinite().all()  # a single class
+
+
 def test_registry():
     assert choose_metrics(["removal", "box", "removal-least"]) == ("removal-least", "removal-most", "box")
     with pytest.raises(ValueError, match="unknown metric 'localization': did you mean 'localisation'"):
         choose_metrics(["localization"])
     with pytest.raises(ValueError, match="no metric was named"):
         choose_metrics([])
-    assert all(metric.title and metric.about and metric.unit for metric in METRICS.values())
+    for name, metric in METRICS.items():
+        assert metric.name == name
+        with pytest.raises(ValueError, match="choose a name that is new"):
+            register_metric(metric)
+    for name in ("removal", "", "a,b"):
+        with pytest.raises(ValueError, match="choose a name that is new"):
+            register_metric(replace(METRICS["box"], name=name))
+    better = {name for name, metric in METRICS.items() if metric.higher_is_better}
+    assert better == {"accuracy", "localisation", "removal-least", "insertion", "box"}
+    assert METRICS["localisation"].usual_number("cifar10") == 500
+    assert METRICS["localisation"].usual_number("digits") == 250
+    assert METRICS["box"].usual_number("digits") == 1024
 
 
 # pictures and predictions
@@ -509,7 +565,7 @@ def test_predictions():
 
 
 def test_a_model_of_other_kind_has_no_contributions():
-    with pytest.raises(ValueError, match="a Light has no contributions of its own"):
+    with pytest.raises(ValueError, match="contributions are made by a CoDANet, and Light is none: choose one of grad"):
         removal(Light(), torch.rand(1, 1, 4, 4), torch.zeros(1).long(), contributions)
 
 

@@ -12,13 +12,12 @@ from PIL import Image
 
 import codanet
 from chromium import until
-from codanet import CoDANet
+from codanet import CoDANet, Layer
 from codanet._support import download
 from codanet.cli import main
 from codanet.data import DataError
 from codanet.export import engine as engines
 from codanet.export import page as pages
-from codanet.models.network import Layer
 from codanet.plot import colour_scale, heatmap
 from colours import colour_model, halves
 from test_browser import PATIENCE, drag, expect_verdict, give, number, png, rows, shown_map, upload, verdict
@@ -328,8 +327,8 @@ def test_the_policy_forbids_every_request(visit, browser, written):
     page.wait_for_selector("html[data-ready]", timeout=PATIENCE)
     for attempt in (
         "fetch('http://example.com/').then(() => 'sent', () => 'refused')",
-        "new Promise((done) => Object.assign(new Image(), { onload: () => done('sent'), onerror: () => done('refused'), "
-        "src: 'http://example.com/a.png' }))",
+        "new Promise((done) => Object.assign(new Image(), { onload: () => done('sent'), "
+        "onerror: () => done('refused'), src: 'http://example.com/a.png' }))",
     ):
         assert page.evaluate(attempt) == "refused"
     context.close()
@@ -353,7 +352,8 @@ def test_without_the_engine(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("", "is a folder"), ("why.txt", "does not end in .html"), ("file/why.html", "could not be written")]
+    ("name", "words"),
+    [("", "is a folder"), ("why.txt", "does not end in .html"), ("file/why.html", "could not be written")],
 )
 def test_a_place_that_will_not_do(ready, tmp_path, name, words):
     (tmp_path / "file").write_text("in the way")

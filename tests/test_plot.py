@@ -163,7 +163,7 @@ def test_colour_images_keep_their_colours():
 
 
 def test_a_real_explanation(tmp_path):
-    model = create_model("nano_coda", 10, image_channels=1).eval()
+    model = create_model("nano_coda", num_classes=10, image_channels=1).eval()
     explanation = model.explain(torch.rand(2, 1, 8, 8), "all")
     figure = plot.contribution_maps(explanation, palette="orange-purple")
     assert len(panels(figure)) == 2 * 11

@@ -14,10 +14,11 @@ from PIL import Image
 
 import codanet
 from chromium import MISSING, chromium
+from codanet._support.files import file_digest
 from codanet.cli import main
 from codanet.data import load_data
 from codanet.data.pictures import Pictures
-from codanet.evaluation import evaluate
+from codanet.evaluation import Row, evaluate
 from codanet.models.network import Layer
 from codanet.report import report, sources
 from codanet.report.beside import beside, four, shares, strongest, usual
@@ -49,7 +50,7 @@ def model_of(pictures: Path, **provenance):
     model = colour_model(names=("red", "green", "blue"))
     order = [("red", "green", "blue").index(name) for name in data.classes]
     with torch.no_grad():
-        model.units[0].A.copy_(model.units[0].A[:, order])
+        model.dau_layers[0].A.copy_(model.dau_layers[0].A[:, order])
     model.class_names = data.classes
     settings = {"data": str(pictures), "seed": 0, "epochs": 2, "image_size": None, "root": None}
     model.provenance = {"settings": settings, "data": data.name, "val_accuracy": 0.5, "epochs": 2, **provenance}
@@ -123,13 +124,12 @@ def test_a_run_becomes_a_page(a_run):
     assert page.tags.count("img") == 3 * 2 + 3 + 1 + 2
     cells = re.findall(r"<td class='(right|wrong)'[^>]*>(\d*)</td>", page.text)
     counts = np.array([int(count or 0) for _, count in cells]).reshape(3, 3)
-    blue, green, red = 0, 1, 2  # in the order of the folders
-    wanted = np.diag([10, 10, 9])
-    wanted[red, blue] = 1
-    assert (counts == wanted).all()
-    assert green == 1
-    assert "epochs" in page.plain
-    assert "sha256" in page.plain
+    heads = re.findall(r"<th scope='(?:col|row)'>(?:<span>)?(\w+)", page.text)
+    assert heads == ["blue", "green", "red", "found", "blue", "green", "red", "true"]
+    assert counts.tolist() == [[10, 0, 0], [0, 10, 0], [1, 0, 9]]  # a red one was called blue
+    assert [kind for kind, _ in cells] == ["right", *["wrong"] * 3] * 2 + ["right"]
+    assert re.search(r"\b2 epochs\b", page.plain)
+    assert file_digest(a_run / "model.safetensors", "sha256") in page.plain
 
 
 def test_findings_are_counted_and_sorted(pictures):
@@ -257,8 +257,22 @@ def test_what_an_evaluation_has_lost(evaluation, tmp_path):
     assert "<script>alert(1)</script>" in page.plain
 
 
+def test_the_best_is_marked_where_there_is_one():
+    """The sanity check is passed or failed: the lowest correlation of several is no prize."""
+    rows = [
+        Row("localisation", "m", "contributions", 0.9),
+        Row("localisation", "m", "grad", 0.4),
+        Row("sanity", "m", "contributions", 0.1, higher_is_better=False),
+        Row("sanity", "m", "grad", 0.3, higher_is_better=False),
+        Row("accuracy", "m", "", 0.9),
+    ]
+    assert re.findall(r"<td class='word'>([^<]*★)</td>", measurements(rows)) == ["CoDA ★"]
+    one = [Row("localisation", "m", "contributions", 0.9), Row("localisation", "other", "contributions", 0.8)]
+    assert "★" not in measurements(one)
+
+
 def test_tables_take_anything():
-    assert "none" in measurements([{"metric": "new", "mean": None, "method": "mine"}])
+    assert "none" in measurements([Row.of({"metric": "new", "mean": None, "method": "mine", "n": "x", "notes": 3})])
     assert "&lt;b&gt;" in table(("<b>",), [("<i>",)])
     assert "&lt;i&gt;" in figures([("<i>", "x")])
     assert "a · b" in facts({"a": {"b": [1, 2]}, "none": None})
@@ -335,9 +349,9 @@ def four_colours(tmp_path_factory):
     unlike = torch.tensor([-1.0, -1.0, -1.0, 0.3, 0.3, 0.3])
     weights = torch.tensor([[-0.6, -0.6, 1, 0, 0, 0], [-0.6, 1, -0.6, 0, 0, 0], [1, -0.6, -0.6, 0, 0, 0]])
     with torch.no_grad():
-        model.units[0].B.zero_()
-        model.units[0].A.zero_()
-        model.units[0].A[-1] = torch.cat([unlike[None], weights])
+        model.dau_layers[0].B.zero_()
+        model.dau_layers[0].A.zero_()
+        model.dau_layers[0].A[-1] = torch.cat([unlike[None], weights])
     data = load_data(folder)
     model.provenance = {"settings": {"data": str(folder), "seed": 0}, "data": data.name}
     return model.eval(), data, folder

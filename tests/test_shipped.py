@@ -10,7 +10,7 @@ import torch
 import codanet
 from codanet._support.download import cache_root
 from codanet.data import load_data
-from codanet.models.weights import list_shipped
+from codanet.models.weight_files import list_shipped
 from ship import FINGERPRINTS, generated_inputs
 
 

@@ -155,7 +155,7 @@ def test_memory_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(video, "SAMPLES", 8)
     made = explain_video(Planted(), "any", tmp_path / "a.gif", progress=False)
     assert made.frames == 80
-    assert most <= 2 * video.BATCH + 2
+    assert most <= 3  # one that is made, one that is fitted, one that is just let go
 
 
 def test_the_sample_is_spread_evenly():
@@ -216,6 +216,45 @@ def test_limits(gif, monkeypatch, tmp_path):
     monkeypatch.setattr(clip, "MAX_FILM_BYTES", 10)
     with pytest.raises(DataError, match="larger than"):
         list(frames(tmp_path / "a.mp4"))
+
+
+def bomb(path, frames, size=(7000, 7000)):
+    """A GIF of a few bytes a frame: a page of any size, and frames that change one pixel of it."""
+    still = b"!\xf9\x04\x04\x04\x00\x00\x00,\0\0\0\0\x01\0\x01\0\0\x02\x02D\x01\0"
+    head = b"GIF89a" + size[0].to_bytes(2, "little") + size[1].to_bytes(2, "little") + b"\x80\0\0\0\0\0\xff\xff\xff"
+    path.write_bytes(head + still * frames + b";")
+    return path
+
+
+def test_limits_are_checked_before_any_work(tmp_path, monkeypatch, gif):
+    """Frames that are too large, too many, too long or grow on the way are refused before one is decoded."""
+    monkeypatch.setattr(clip, "flatten", lambda *_: pytest.fail("a frame was decoded"))
+    for frames_, size, words in (
+        (40, (7000, 7000), "frame of 49.0 million pixels, but frames of at most 36 million"),
+        (2100, (20, 20), "more than 2000 frames"),
+        (1000, (5000, 5000), "more than 8 billion pixels"),
+    ):
+        with pytest.raises(DataError, match=words):
+            explain_video(Planted(), bomb(tmp_path / "bomb.gif", frames_, size), tmp_path / "why.gif", progress=False)
+    content = bytearray(bomb(tmp_path / "grown.gif", 3, (20, 20)).read_bytes())
+    content[content.index(b",") + 5 : content.index(b",") + 9] = b"\xff\xff\xff\xff"
+    (tmp_path / "grown.gif").write_bytes(content)
+    with pytest.raises(DataError, match="million pixels"):
+        next(frames(tmp_path / "grown.gif"))
+    monkeypatch.setattr(clip, "MAX_SECONDS", 0.3)
+    with pytest.raises(DataError, match="more than 0.3 seconds"):
+        next(frames(gif))
+
+
+def test_films_are_measured_before_they_are_decoded(tmp_path, monkeypatch):
+    with writing(tmp_path / "a.mp4", (64, 48), []) as film:
+        for _ in range(12):
+            film.write(grey(9, (64, 48)), 0.05)
+    assert len(list(frames(tmp_path / "a.mp4"))) == 12
+    monkeypatch.setattr(clip, "MAX_FRAMES", 4)
+    with pytest.raises(DataError, match="more than 4 frames"):
+        next(frames(tmp_path / "a.mp4"))
+    assert len(list(frames(tmp_path / "a.mp4", start=0.2, end=0.4))) == 4
 
 
 def test_without_pyav(gif, tmp_path, monkeypatch):

@@ -1,8 +1,10 @@
 """Files that come back as they were, and files that are refused whole."""
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +19,12 @@ from codanet.benchmarks.algorithm1 import Algorithm1Net
 @pytest.fixture
 def model():
     return create_model(
-        "nano_coda", 3, rescale="l2", temperature=7.5, class_names=("ant", "bee", "cat"), image_size=(12, 10)
+        "nano_coda",
+        num_classes=3,
+        rescale="l2",
+        temperature=7.5,
+        class_names=("ant", "bee", "cat"),
+        image_size=(12, 10),
     )
 
 
@@ -114,7 +121,7 @@ def published(model) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("name", ["s_coda", "s_coda_r1_8", "nano_coda"])
 @pytest.mark.parametrize("bias", [True, False])
 def test_import_of_the_published_layout(name, bias, tmp_path):
-    model = create_model(name, 5, bias=bias)
+    model = create_model(name, num_classes=5, bias=bias)
     state = published(model)
     torch.save({"epoch": 3, "state_dict": state}, tmp_path / "model.pt")
     x = torch.rand(2, 3, 8, 8)
@@ -194,3 +201,81 @@ def test_provenance_that_is_no_json_is_told(tmp_path):
 def test_impossible_image_sizes_are_refused(size):
     with pytest.raises(ValueError, match="image_size is"):
         codanet.CoDANet([codanet.models.network.Layer(2, 1)], image_size=size)
+
+
+def test_models_as_timm_users_expect():
+    assert codanet.list_models(pretrained=True) == ["cifar10"]
+    assert "s_coda" in codanet.list_models()
+    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    expected = codanet.load("cifar10")(images)
+    path = Path(codanet.models.weight_files.SHIPPED / "cifar10.safetensors")
+    for name, pretrained in (("cifar10", True), ("s_coda_r1_8", True), ("s_coda_r1_8", path), ("cifar10", str(path))):
+        model = codanet.create_model(name, pretrained=pretrained)
+        assert not model.training
+        assert torch.equal(model(images), expected)
+        assert model.class_names[3] == "cat"
+        assert model.provenance == codanet.load("cifar10").provenance
+
+
+def test_trained_weights_with_other_classes_keep_all_but_the_last_layer():
+    trained = codanet.load("cifar10")
+    model = codanet.create_model("s_coda_r1_8", pretrained=True, num_classes=3)
+    assert model(torch.rand(1, 3, 32, 32)).shape == (1, 3)
+    assert model.class_names is None
+    assert model.temperature == trained.temperature
+    for index, (layer, known) in enumerate(zip(model.layers, trained.layers, strict=True)):
+        assert torch.equal(layer.B, known.B) == (index < len(trained.layers) - 1)
+    named = codanet.create_model("cifar10", pretrained=True, class_names=("cat", "dog"), temperature=10)
+    assert (named.num_classes, named.class_names, named.temperature) == (2, ("cat", "dog"), 10)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "words"),
+    [
+        (("cifar10",), {}, "names trained weights: pass pretrained=True, or use codanet.load"),
+        (("m_coda", True), {}, "no trained weights of 'm_coda' come with the package: there are cifar10"),
+        (("s_codda", True), {}, "did you mean 's_coda'?"),
+        (("s_coda", "cifar10"), {}, "have other layers than 's_coda': create 's_coda_r1_8' instead"),
+        (("s_coda", "none.safetensors"), {}, "none.safetensors does not exist"),
+        (("s_coda", 10), {}, "pretrained is 10: give True, False or the path of a file; classes are num_classes="),
+        (("s_coda",), {"num_classes": True}, "num_classes is True"),
+        (("cifar10", True), {"rescale": "l2"}, "rescale is 'l2', but the trained weights were made with 'sq'"),
+        (("cifar10", True), {"image_channels": 1}, "image_channels is 1, but the trained weights were made with 3"),
+    ],
+)
+def test_models_that_cannot_be_created(arguments, options, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        codanet.create_model(*arguments, **options)
+
+
+def test_a_registered_architecture_is_known_until_it_is_removed(tmp_path):
+    mine = codanet.Architecture((codanet.Layer(4, 2), codanet.Layer(10, 2, kernel_size=1)), 8, temperature=2)
+    before = codanet.list_models()
+    with codanet.register_model("mine", mine):
+        assert codanet.list_models() == [*before, "mine"]
+        model = codanet.create_model("mine", num_classes=3)
+        assert (model.name, model.num_classes, model.temperature, model.image_size) == ("mine", 3, 2, (8, 8))
+        with pytest.raises(ValueError, match="a model named 'mine' is registered already"):
+            codanet.register_model("mine", mine)
+        path = codanet.save(model, tmp_path / "mine.safetensors")
+        again = codanet.create_model("mine", pretrained=path)
+        assert torch.equal(again.layers[0].A, model.layers[0].A)
+    assert codanet.list_models() == before
+    with pytest.raises(ValueError, match="unknown model 'mine'"):
+        codanet.create_model("mine")
+    for name, wrong in (("", mine), ("mine", None), ("mine", codanet.Architecture((), 8, 1))):
+        with pytest.raises(ValueError, match="registered as"):
+            codanet.register_model(name, wrong)
+    handle = codanet.register_model("mine", mine)
+    handle.remove()
+    handle.remove()
+    assert codanet.list_models() == before
+
+
+def test_a_model_can_be_loaded_compiled(monkeypatch):
+    asked = []
+    monkeypatch.setattr(codanet.CoDANet, "compile", lambda self, **options: asked.append(options))
+    codanet.load("cifar10")
+    assert asked == []
+    assert not codanet.load("cifar10", compile=True).training
+    assert asked == [{}]

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, conv_transpose2d
 from torch.utils.checkpoint import checkpoint
 
+from ._support.numbers import check_whole
 from .rescale import Rescaling, rescaling
 
 Rescale = str | Callable[[Tensor], Tensor]
@@ -53,7 +54,7 @@ def norm_factor(A: Tensor, order: int = 2) -> NormFactor:
     size = largest.sqrt()
     if order == 1:
         return NormFactor((columns / size[:, None, None]).permute(1, 2, 0).to(narrow), size.to(narrow))
-    # rows of Â that are dependent or zero leave Cholesky nothing to divide by: a shift below what narrow numbers resolve
+    # dependent or zero rows of Â leave Cholesky nothing to divide by: a shift below what narrow numbers resolve
     shift = 4 * len(A) * torch.finfo(wide.dtype).eps * torch.where(square > 0, square, largest[:, None])
     factor, _ = torch.linalg.cholesky_ex((gram + torch.diag_embed(shift)) / largest[:, None, None])
     factor = factor * some[:, None, None]
@@ -63,7 +64,9 @@ def norm_factor(A: Tensor, order: int = 2) -> NormFactor:
 class _DAU(nn.Module):
     """The parameters A, b and B of a layer, and what it computes of images [N, C, H, W]."""
 
-    def __init__(self, channels: int, kernel: int, units: int, rank: int, rescale: Rescale, bias: bool, recompute: bool):
+    def __init__(
+        self, channels: int, kernel: int, units: int, rank: int, rescale: Rescale, bias: bool, recompute: bool
+    ):
         super().__init__()
         self.rank, self.rescale, self.recompute, self.has_bias = rank, rescale, recompute, bias
         self._rescaling: Rescaling = rescaling(rescale)
@@ -85,7 +88,7 @@ class _DAU(nn.Module):
         return self.A[-1] if self.has_bias else None
 
     def norm_factor(self) -> NormFactor:
-        """Made anew wherever gradients or a compiler need it; otherwise kept while A stays the same, number by number."""
+        """Made anew where gradients or a compiler need it; otherwise kept while A stays the same, number by number."""
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or not _has_numbers(self.A):
             return norm_factor(self.A, self._rescaling.order)
         if self._kept is None or not _same(self._kept[0], self.A):
@@ -159,12 +162,6 @@ def _same(kept: Tensor, A: Tensor) -> bool:
     return kept.dtype == A.dtype and kept.device == A.device and torch.equal(kept, A)
 
 
-def _check_sizes(least: int, **sizes: int) -> None:
-    for name, value in sizes.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{name} is {value!r}: it must be a whole number, {least} or more")
-
-
 class DAULinear(_DAU):
     """n units on vectors [..., d].
 
@@ -190,7 +187,7 @@ class DAULinear(_DAU):
         bias: bool = True,
         recompute: bool = False,
     ):
-        _check_sizes(1, in_features=in_features, out_features=out_features, rank=rank)
+        check_whole(1, in_features=in_features, out_features=out_features, rank=rank)
         super().__init__(in_features, 1, out_features, rank, rescale, bias, recompute)
         self.in_features, self.out_features = in_features, out_features
 
@@ -242,11 +239,11 @@ class DAUConv2d(_DAU):
         bias: bool = True,
         recompute: bool = False,
     ):
-        _check_sizes(
+        check_whole(
             1, in_channels=in_channels, out_channels=out_channels, rank=rank, kernel_size=kernel_size, stride=stride
         )
         padding = (kernel_size - 1) // 2 if padding is None else padding
-        _check_sizes(0, padding=padding)
+        check_whole(0, padding=padding)
         super().__init__(in_channels, kernel_size, out_channels, rank, rescale, bias, recompute)
         self.in_channels, self.out_channels = in_channels, out_channels
         self.kernel_size, self.stride, self.padding = kernel_size, stride, padding

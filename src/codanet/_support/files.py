@@ -1,40 +1,102 @@
 """Files that are there whole or not at all."""
 
+from __future__ import annotations
+
 import hashlib
 import os
 import secrets
+import shutil
+import stat
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from .locks import acquire, release, supported
+
 STALE_SECONDS = 24 * 3600
+PARTS = ".codanet-*.part"  # the folders in which files are written before they take their places
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """An empty file beside `path` that takes its place only if the block succeeds."""
+    """An empty file that takes the place of `path` only if the block succeeds.
+
+    It lies in a folder of its own beside `path`, with all that a library may put beside it, and the folder is locked: a
+    process that is killed leaves it, and the next one that writes there removes it. A link is followed, and stays. A
+    character device (a terminal, /dev/null) is written to once the block has succeeded; pipes, sockets and disks are
+    refused, since what reads them would get no file or never come.
+    """
+    path = _followed(path)
+    if path.exists() and not path.is_file():
+        with _beside_a_device(path) as part:
+            yield part
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
-    remove_stale(path)
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    remove_leftovers(path.parent)
+    folder, lock = _folder(path.parent)
     try:
+        part = folder / path.name
         part.touch(exist_ok=False)
         mode = part.stat().st_mode  # as the user wants files, whoever writes this one anew
         yield part
         part.chmod(mode)
         os.replace(part, path)
     finally:
-        part.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        release(lock)
 
 
-def remove_stale(path: Path) -> None:
-    """Drop what a killed process left beside `path` more than a day ago."""
-    for part in path.parent.glob(f".{path.name}.*.part"):
+def _followed(path: Path) -> Path:
+    """What a link points to."""
+    if not path.is_symlink():
+        return path
+    target = path.resolve()
+    # /dev/stdout leads to a name that is none where it is a pipe
+    return target if not path.exists() or (target.exists() and target.samefile(path)) else path
+
+
+@contextmanager
+def _beside_a_device(path: Path) -> Iterator[Path]:
+    kind = path.stat().st_mode
+    if not stat.S_ISCHR(kind):
+        kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
+        what = next((word for test, word in kinds if test(kind)), "a device")
+        raise ValueError(f"{path} is {what}, and a file is written whole or not at all: give the name of a file")
+    with tempfile.TemporaryDirectory(prefix="codanet-") as folder:
+        part = Path(folder) / path.name
+        part.touch()
+        yield part
+        with part.open("rb") as source, path.open("wb") as target:
+            shutil.copyfileobj(source, target)
+
+
+def _folder(parent: Path) -> tuple[Path, int]:
+    """A new folder in `parent`, locked."""
+    while True:
+        folder = parent / f".codanet-{secrets.token_hex(6)}.part"
+        folder.mkdir()
         try:
-            if time.time() - part.stat().st_mtime > STALE_SECONDS:
-                part.unlink()
+            lock = acquire(folder, os.O_RDONLY)
+        except FileNotFoundError:  # taken for a leftover before it was locked
+            continue
+        if lock is not None:
+            return folder, lock
+
+
+def remove_leftovers(parent: Path) -> None:
+    """Drop what killed processes left in a folder; where there are no locks, what is older than a day."""
+    for folder in parent.glob(PARTS):
+        try:
+            if not supported(parent) and time.time() - folder.stat().st_mtime < STALE_SECONDS:
+                continue
+            lock = acquire(folder, os.O_RDONLY)
         except OSError:
             continue
+        if lock is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            release(lock)
 
 
 def file_digest(path: Path, algorithm: str) -> str:

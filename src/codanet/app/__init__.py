@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
-from typing import Any
+from typing import Any, ClassVar
 
+from .._support.extras import optional
 from ..data import ImageData
 from ..models.network import CoDANet
-from .gate import Gate
+from .gate import Gate, Hosts
 
 LOCAL = "127.0.0.1"
+EVERYWHERE = ("0.0.0.0", "::")
+SHARED = ".gradio.live"  # where Gradio's own public addresses are
 SESSIONS = 32  # kept in memory; the oldest goes first
 
 
@@ -26,7 +30,8 @@ def start(
     """Serve the page in the background: `.local_url` is where, `.close()` ends it.
 
     `data` gives the pictures to begin with, one of each class; without it they are scikit-image's photographs, or
-    digits for a model of digits. Without a port the first free one from 7860 is taken.
+    digits for a model of digits. Without a port the first free one from 7860 is taken. Requests are answered by address
+    and by the name of `host`, not by other names that lead here.
     """
     if not models:
         raise ValueError("no model was given: give at least one to show")
@@ -37,17 +42,27 @@ def start(
             )
     if port is not None and not 0 < port < 2**16:
         raise ValueError(f"port is {port}: it must lie between 1 and 65535")
-    try:
+    with optional():
         import gradio as gr
-    except ImportError:
-        raise ValueError("the web page needs Gradio, which is not installed: pip install 'codanet[demo]'") from None
-    from starlette.middleware import Middleware
+        from starlette.middleware import Middleware
 
     from .._support.web import ICON
+    from .keeper import Keeper
+    from .memory import bound_allocator
     from .page import CSS, build
     from .session import MOST_BYTES, Gallery
 
+    bound_allocator()
     page = build(Gallery.of({name: model.eval() for name, model in models.items()}, data))
+    keeper = Keeper(page, lambda: getattr(getattr(page, "server", None), "server_state", _NONE).connections)
+    # an event carries a picture as base64 and little else
+    gate = Middleware(
+        Gate,
+        most_bytes=MOST_BYTES * 4 // 3 + 2**16,
+        hosts=Hosts(own_names(host, share)),
+        started=keeper.go_round,
+        proxied=share,
+    )
     fonts = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"]
     theme = gr.themes.Base(
         primary_hue="slate", neutral_hue="slate", font=fonts, font_mono=["ui-monospace", "Consolas", "monospace"]
@@ -74,11 +89,24 @@ def start(
                 max_file_size=0,
                 max_threads=8,
                 state_session_capacity=SESSIONS,
-                # an event carries a picture as base64 and little else
-                app_kwargs={"middleware": [Middleware(Gate, most_bytes=MOST_BYTES * 4 // 3 + 2**16)]},
+                app_kwargs={"middleware": [gate]},
             )
     except OSError as error:
         if port is None:
             raise
         raise ValueError(f"port {port} of {host} cannot be taken ({error}): choose another --port") from None
     return page
+
+
+class _NONE:
+    """Before there is a server."""
+
+    connections: ClassVar[set[Any]] = set()
+
+
+def own_names(host: str, share: bool = False) -> set[str]:
+    """What a browser may call a server that was started for `host`, besides its addresses."""
+    names = {"localhost", host}
+    if host in EVERYWHERE:
+        names |= {socket.gethostname(), socket.getfqdn(), f"{socket.gethostname()}.local"}
+    return names | ({SHARED} if share else set())

@@ -7,18 +7,15 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor
-
 from .._support.html import data_uri, picture_uri, text
 from .._support.version import __version__
 from ..attribution import METHODS, attribute
+from ..data.image import size_for
 from ..models.facts import facts
-from ..plot import card, colour_scale, heatmap, importance, overlay
+from ..plot import card, colour_scale, heatmap, method_colours, overlay
 from ..plot import pictures as as_pictures
 from . import views
-from .session import TILE_SIDE, Gallery, Session, finds, pictures, size_of
+from .session import TILE_SIDE, Gallery, Session, finds, pictures
 
 CARD_SIDE = 480  # of each panel of the picture to take away
 
@@ -60,12 +57,7 @@ def _by_method(gallery: Gallery, session: Session, name: str) -> views.Panel:
         return views.Panel(method.title, str(error), picture_uri(heatmap(session.read.pixels[0] * 0)[0]))
     seconds = time.perf_counter() - start
     spent = f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
-    return views.Panel(method.title, spent, picture_uri(map_colours(name, found)), about=method.about)
-
-
-def map_colours(method: str, values: Tensor) -> NDArray[np.uint8]:
-    """RISE's maps have no zero to speak of."""
-    return importance(values)[0] if method == "rise" else heatmap(values)[0]
+    return views.Panel(method.title, spent, picture_uri(method_colours(name, found)[0]), about=method.about)
 
 
 def found_classes(gallery: Gallery, session: Session) -> str:
@@ -121,7 +113,7 @@ def about(gallery: Gallery, session: Session) -> str:
     """What the model is, from its own header."""
     model = gallery.models[session.model]
     known = facts(model)
-    size, colour = " × ".join(map(str, size_of(model))), "grey" if model.image_channels == 1 else "RGB"
+    size, colour = " × ".join(map(str, size_for(model))), "grey" if model.image_channels == 1 else "RGB"
     rows: list[tuple[str, object]] = [
         ("network", f"{model.name}, {sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters"),
         ("input", f"{size} pixels, {colour}"),

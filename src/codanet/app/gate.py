@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
+from ipaddress import ip_address
 from typing import Any
+from urllib.parse import urlsplit
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -20,6 +23,8 @@ GET = re.compile(
 POST = re.compile(r"/gradio_api/(queue/join|cancel|reset)")
 ALLOWED = {"GET": GET, "HEAD": GET, "POST": POST}
 
+BODY_SECONDS = 60.0  # that a request may take to arrive
+
 HEADERS = {
     # Gradio's page needs inline scripts and its templates `new Function`; nothing may come from or go to elsewhere
     "content-security-policy": "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; object-src 'none'; "
@@ -33,18 +38,56 @@ class TooLarge(Exception):
     """A request's body goes beyond the limit."""
 
 
-class Gate:
-    """ASGI middleware: refuses other routes, other methods and larger bodies, and adds the headers."""
+class TooSlow(Exception):
+    """A request's body does not come."""
 
-    def __init__(self, application: Application, most_bytes: int) -> None:
-        self.application, self.most_bytes = application, most_bytes
+
+class Hosts:
+    """The names that a server answers to, so that no other site can reach it by a name of its own (DNS rebinding).
+
+    Addresses are always fine: a browser shows what is served there as that address's own.
+    """
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self.names = {name.lower() for name in names}
+
+    def know(self, host: str) -> bool:
+        name = urlsplit(f"//{host}").hostname or ""
+        try:
+            ip_address(name)
+        except ValueError:
+            return any(name == known or (known[:1] == "." and name.endswith(known)) for known in self.names)
+        return True
+
+
+class Gate:
+    """ASGI middleware: refuses other hosts, routes and methods, larger and slower bodies, and adds the headers."""
+
+    def __init__(
+        self,
+        application: Application,
+        most_bytes: int,
+        hosts: Hosts | None = None,
+        started: Callable[[], Coroutine[Any, Any, None]] | None = None,
+        proxied: bool = False,
+    ) -> None:
+        self.application, self.most_bytes, self.hosts, self.started = application, most_bytes, hosts, started
+        self.proxied = proxied
+        self.task: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if self.started is not None and self.task is None:
+            self.task = asyncio.get_running_loop().create_task(self.started())
         if scope["type"] == "lifespan":
             await self.application(scope, receive, send)
             return
         if scope["type"] != "http":  # no websockets
             return
+        if not self._known(scope):
+            await refuse(send, 403, "This page is not served by that name.")
+            return
+        if not self.proxied:  # then it is the visitor who says so
+            scope["headers"] = [pair for pair in scope["headers"] if not pair[0].lower().startswith(b"x-forwarded-")]
         allowed = ALLOWED.get(scope["method"])
         path = scope["path"]
         if allowed is None or ".." in path or not allowed.fullmatch(path):
@@ -65,11 +108,18 @@ class Gate:
                 message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
 
-        taken = 0
+        taken, done = 0, False  # after the body, `receive` waits for the visitor to leave
+        loop = asyncio.get_running_loop()
+        started_at = loop.time()
 
         async def counted() -> Message:
-            nonlocal taken
-            message = await receive()
+            nonlocal taken, done
+            wait = None if done else max(0.0, started_at + BODY_SECONDS - loop.time())
+            try:
+                message = await asyncio.wait_for(receive(), wait)
+            except asyncio.TimeoutError:
+                raise TooSlow from None
+            done = done or not message.get("more_body")
             taken += len(message.get("body", b""))
             if taken > self.most_bytes:
                 raise TooLarge
@@ -80,6 +130,18 @@ class Gate:
         except TooLarge:
             if not started:
                 await refuse(send, 413, "That is larger than what this page takes.")
+        except TooSlow:
+            if not started:
+                await refuse(send, 408, "The request did not arrive in time.")
+
+    def _known(self, scope: MutableMapping[str, Any]) -> bool:
+        """Whether the request was meant for this server: by the name it was given, and the page it comes from."""
+        if self.hosts is None:
+            return True
+        given = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        origin = given.get(b"origin")
+        own = origin is None or self.hosts.know(urlsplit(origin).netloc)
+        return own and self.hosts.know(given.get(b"host", ""))
 
 
 async def refuse(send: Send, status: int, words: str) -> None:

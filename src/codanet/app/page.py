@@ -6,6 +6,7 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 import gradio as gr
+from gradio.context import LocalContext
 
 from .._support.html import text
 from .._support.web import HEAD, script, styles
@@ -42,6 +44,58 @@ class Page(gr.Blocks):
                 if not isinstance(each, str | int | float | None):
                     raise gr.Error("That is not something this page takes.", print_exception=False)
         return await super().preprocess_data(block_fn, inputs, state, explicit_call)
+
+
+class Visitors:
+    """Who has been here: a visitor whose session is a new one had an old one, which is gone.
+
+    Sessions go after an hour, or when there are too many of them. What a page still shows of one must not be answered
+    from another picture.
+    """
+
+    def __init__(self, most: int = 100_000) -> None:
+        self.known: dict[str, None] = {}
+        self.most = most
+
+    def check(self, session: Session, whose: str | None) -> None:
+        if not session.begun and whose in self.known:
+            raise ValueError("your picture is no longer kept here: give it again, or choose one of the others")
+
+    def remember(self, whose: str | None) -> None:
+        if whose is not None:
+            self.known[whose] = None
+            while len(self.known) > self.most:
+                self.known.pop(next(iter(self.known)), None)
+
+
+def remembering(function: Callable[..., Any], visitors: Visitors, anew: bool) -> Callable[..., Any]:
+    """A step of a session, which its visitor still has; one that opens a picture `anew` may begin another."""
+
+    def checked(old: Session) -> str | None:
+        request = LocalContext.request.get(None)
+        whose = getattr(request, "session_hash", None)
+        if not anew:
+            visitors.check(old, whose)
+        return whose
+
+    def begun(outcome: Any) -> Any:
+        if isinstance(outcome, tuple) and isinstance(outcome[0], Session):
+            return replace(outcome[0], begun=True), *outcome[1:]
+        return outcome
+
+    @functools.wraps(function)
+    def answer(old: Session, *arguments: Any) -> Any:
+        whose = checked(old)
+        outcome = begun(function(old, *arguments))
+        visitors.remember(whose)
+        return outcome
+
+    @functools.wraps(function)
+    def stream(old: Session, *arguments: Any) -> Iterator[Any]:
+        checked(old)
+        yield from function(old, *arguments)
+
+    return stream if inspect.isgeneratorfunction(function) else answer
 
 
 def kindly(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -161,7 +215,7 @@ class Desk:
                 self.save_table = gr.Button("Table of classes (CSV)", elem_id="save-table")
 
 
-def listen(
+def queued(
     event: Any,
     function: Any,
     inputs: list[Any],
@@ -201,7 +255,8 @@ def build(gallery: Gallery) -> Page:
 
 
 def _wire(desk: Desk, gallery: Gallery, apart: Gallery) -> None:
-    session = desk.session
+    """What the events do; each is given the session first."""
+    session, visitors = desk.session, Visitors()
     shown = [session, desk.viewer, desk.bars, desk.region, desk.why, desk.versus, desk.comparison]
     whole = [*shown, desk.picker, desk.mixer, desk.cells, desk.about]
 
@@ -256,6 +311,9 @@ def _wire(desk: Desk, gallery: Gallery, apart: Gallery) -> None:
 
     def on_numbers(old: Session) -> Any:
         return answers.numbers_file(gallery, old)
+
+    def listen(event: Any, function: Any, *rest: Any, **options: Any) -> None:
+        queued(event, remembering(function, visitors, function in (on_tile, on_upload)), *rest, **options)
 
     listen(desk.model.input, on_model, [session, desk.model], whole, desk.viewer)
     listen(desk.picker.select, on_tile, [session], whole, desk.viewer)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .._support.version import __version__
+from ..metrics.share import box_masks, positive_share
 from ..models.facts import facts, named_classes
 from ..models.network import CoDANet
 
@@ -158,7 +159,6 @@ def cell(reading: Reading, n: int, index: int) -> Box:
 
 def share(reading: Reading, target: int, box: Box) -> float:
     """Of the positive contributions to a class, the part inside the box (eq. 11); 0 where there are none."""
-    positive = reading.pixels[target].double().clamp(min=0)
     left, top, right, bottom = box
-    total = positive.sum().item()
-    return positive[top:bottom, left:right].sum().item() / total if total > 0 else 0.0
+    inside = box_masks(torch.tensor([[left, top, right - 1, bottom - 1]]), *reading.size)
+    return positive_share(reading.pixels[target], inside).item()

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ..data import DataError, ImageData, decode
 from ..data.examples import examples
-from ..data.image import fit, to_tensor
-from ..data.tiling import multi_image
+from ..data.image import fit, size_for, to_image, to_tensor
+from ..data.tiling import tiled_square
 from ..models.network import CoDANet
 from . import views
 from .reading import Box, Reading, cell, read, share
@@ -24,7 +24,6 @@ MOST_BYTES = 16 * 2**20  # of an uploaded picture
 MOST_UPLOADS = 9  # kept of a session: the last ones
 PHOTO_SIDE = 640  # of the picture shown
 TILE_SIDE = 96
-OPEN_SIZE = 224  # side of pictures for a model that takes any size
 
 
 @dataclass(frozen=True)
@@ -48,35 +47,31 @@ class Gallery:
         for name, model in models.items():
             found = examples(model, data)
             shown[name] = tuple(
-                picture(f"example-{number}", title, image, {name: model})
+                seen_by(f"example-{number}", title, image, {name: model})
                 for number, (title, image) in enumerate(found.items())
             )
         return cls(models, shown)
 
 
-def size_of(model: CoDANet) -> tuple[int, int]:
-    return model.image_size or (OPEN_SIZE, OPEN_SIZE)
-
-
-def picture(key: str, title: str, image: Image.Image, models: Mapping[str, CoDANet]) -> Picture:
+def seen_by(key: str, title: str, image: Image.Image, models: Mapping[str, CoDANet]) -> Picture:
     images = {name: fitted(image, model) for name, model in models.items()}
     by_aspect: dict[Fraction, Image.Image] = {}
     photos = {}
     for name, model in models.items():
-        aspect = Fraction(*size_of(model))
+        aspect = Fraction(*size_for(model))
         photos[name] = by_aspect.setdefault(aspect, cropped(image, model))
     return Picture(key, title, photos, images)
 
 
 def fitted(image: Image.Image, model: CoDANet) -> Tensor:
     """As `read_image` gives it, of a picture that is decoded and turned already."""
-    shaped = fit(image.convert("L" if model.image_channels == 1 else "RGB"), size_of(model))
+    shaped = fit(image.convert("L" if model.image_channels == 1 else "RGB"), size_for(model))
     return to_tensor(shaped).float() / 255
 
 
 def cropped(image: Image.Image, model: CoDANet) -> Image.Image:
     """The part of a picture that the model sees, as large as there are pixels for, at most PHOTO_SIDE."""
-    height, width = size_of(model)
+    height, width = size_for(model)
     scale = min(image.width / width, image.height / height, PHOTO_SIDE / max(height, width))
     return fit(image, (max(height, round(height * scale)), max(width, round(width * scale))))
 
@@ -93,6 +88,7 @@ class Session:
     versus: int | None = None
     box: Box | None = None
     mixed: tuple[str, ...] = field(default=())  # keys chosen for the next multi-image
+    begun: bool = False  # whether the visitor has done anything yet
 
     @property
     def cells(self) -> int:
@@ -149,12 +145,12 @@ def take_upload(gallery: Gallery, session: Session, content: object, title: obje
     except (NotBase64, ValueError):
         raise ValueError("the file arrived damaged: send it again") from None
     try:
-        image = decode(source)
+        image = decode(source, name="That file")
     except DataError as error:
-        raise ValueError(str(error).replace("The picture given as bytes", "That file")) from None
+        raise ValueError(str(error)) from None
     number = session.number + 1
     words = str(title)[:80] or f"picture {number}"
-    new = picture(f"upload-{number}", words, image, gallery.models)
+    new = seen_by(f"upload-{number}", words, image, gallery.models)
     kept = (new, *session.uploads)[:MOST_UPLOADS]
     return open_picture(gallery, replace(session, uploads=kept, number=number), new.key)
 
@@ -214,19 +210,16 @@ def mix(gallery: Gallery, session: Session, n: int) -> Session:
         raise ValueError(f"{n} x {n} needs {n * n} pictures and there are {len(keys)}: give more of your own first")
     keys = keys[: n * n]
     model = gallery.models[session.model]
-    image = multi_image([known[key].images[session.model] for key in keys])
+    image = tiled_square([known[key].images[session.model] for key in keys])
     photo = _mosaic([known[key].photos[session.model] for key in keys], n, model)
     return _facing(session, read(model, image), tuple(keys), views.photo_uri(photo))
 
 
 def _mosaic(photos: list[Image.Image], n: int, model: CoDANet) -> Image.Image:
-    height, width = size_of(model)
+    height, width = size_for(model)
     scale = max(1, min(max(photo.width for photo in photos) // width, 2 * PHOTO_SIDE // n // max(height, width)))
     side = (height * scale, width * scale)
-    page = Image.new("RGB", (n * side[1], n * side[0]))
-    for place, photo in enumerate(photos):
-        page.paste(fit(photo.convert("RGB"), side), (place % n * side[1], place // n * side[0]))
-    return page
+    return to_image(tiled_square([to_tensor(fit(photo.convert("RGB"), side)) for photo in photos]))
 
 
 def finds(gallery: Gallery, session: Session) -> list[tuple[int, Box, float]]:

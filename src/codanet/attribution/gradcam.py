@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from codanet._support.messages import nearest
-from codanet.dau import DAUConv2d
 
-from .task import Settings, Task
+from .task import MethodSettings, Task
 
 POOLING = (
     nn.AvgPool2d,
@@ -24,7 +23,7 @@ POOLING = (
 
 
 @dataclass(frozen=True)
-class GradCam(Settings):
+class GradCam(MethodSettings):
     """ReLU(Σ_k mean(∂logit/∂A_k) A_k), enlarged to the image.
 
     A is the output of the module named `layer`; without one, the last map [N, K, h, w] that the logit depends on and
@@ -32,6 +31,8 @@ class GradCam(Settings):
     that GradCAM is the positive part of the class's map. The ReLU is that of the GradCAM paper, kept in the CoDA-Nets
     paper; its published figures were enlarged with interpolation="nearest", which shows the cells of A.
     """
+
+    needs = "layer"
 
     layer: str | None = None
     interpolation: Literal["bilinear", "nearest"] = "bilinear"
@@ -55,11 +56,6 @@ class GradCam(Settings):
             return LayerAttribution.interpolate(cells, task.size, self.interpolation)
 
         return task.per_image(enlarged, task.gradient_batch)
-
-
-def has_map(model: nn.Module) -> bool:
-    """Whether GradCAM can be expected to find a layer: told from the modules, without running them."""
-    return any(isinstance(module, nn.Conv2d | DAUConv2d) for module in model.modules())
 
 
 def _layer(task: Task, name: str | None) -> nn.Module:

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .task import InputSettings, Task, whole
+from codanet._support.numbers import check_whole
+
+from .task import InputSettings, Task
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class IntegratedGradients(InputSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole(1, steps=self.steps)
+        check_whole(1, steps=self.steps)
 
     def maps(self, task: Task) -> Tensor:
         from captum.attr import IntegratedGradients as Method

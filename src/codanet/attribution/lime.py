@@ -10,16 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from codanet._support.numbers import check_whole
 from codanet.models.network import CoDANet
 
-from .task import Settings, Task, whole
+from .task import MethodSettings, Task
 
 WIDTH = 0.25  # of the kernel sqrt(exp(-d²/width²)) over the cosine distance d, as in the published implementation
 RIDGE = 1.0  # α of the linear model, as there
 
 
 @dataclass(frozen=True)
-class Lime(Settings):
+class Lime(MethodSettings):
     """The weights of the `features` segments that speak most for the class, 0 elsewhere and where none does.
 
     Settings are those of sec. C.3: segments by quickshift with max_dist 200, ratio 0.2 and kernel_size 4, each shown
@@ -35,7 +36,7 @@ class Lime(Settings):
     hidden: Literal["mean", "baseline"] = "mean"
 
     def __post_init__(self) -> None:
-        whole(1, samples=self.samples, features=self.features)
+        check_whole(1, samples=self.samples, features=self.features)
         if not (self.kernel_size >= 1 and self.max_dist > 0 and 0 <= self.ratio <= 1):
             raise ValueError(
                 f"kernel_size is {self.kernel_size}, max_dist {self.max_dist}, ratio {self.ratio}: quickshift needs "
@@ -61,7 +62,7 @@ class Lime(Settings):
         def draws(original: Tensor) -> Iterator[Tensor]:
             yield from shown.split(1)
 
-        def picture(draw: Tensor, original: Tensor) -> Tensor:
+        def with_hidden(draw: Tensor, original: Tensor) -> Tensor:
             return torch.where(draw[0].bool()[segments], original, hidden)
 
         def similarity(original: Tensor, perturbed: Tensor, draw: Tensor) -> Tensor:
@@ -75,7 +76,7 @@ class Lime(Settings):
             similarity,
             draws,
             True,
-            picture,
+            with_hidden,
             None,
         )
         weights = method.attribute(

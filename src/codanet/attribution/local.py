@@ -21,7 +21,7 @@ from codanet.dau import DAUConv2d
 from codanet.models.network import CoDANet
 from codanet.models.resnet import BasicBlock, ResNet
 
-Layer = Callable[[Tensor, int], Tensor]  # [P, h, w, C] and how much to pad it, to [P, h', w', C']
+LayerFunction = Callable[[Tensor, int], Tensor]  # [P, h, w, C] and how much to pad it, to [P, h', w', C']
 
 
 class Boxes(NamedTuple):
@@ -79,20 +79,20 @@ class LocalCoDANet:
 
     def maps(self, image: Tensor) -> list[Tensor]:
         maps = [self.model.encode(image[None])]
-        for unit in self.model.units:
+        for unit in self.model.dau_layers:
             maps.append(unit(maps[-1]))
         return [_channels_last(each) for each in maps]
 
     def change(self, maps: list[Tensor], boxes: Boxes) -> Tensor:
         if boxes.values.shape[3] == self.model.image_channels:
             boxes = boxes._replace(values=torch.cat([boxes.values, 1 - boxes.values], 3))
-        for unit, before, after in zip(self.model.units, maps, maps[1:], strict=False):
+        for unit, before, after in zip(self.model.dau_layers, maps, maps[1:], strict=False):
             geometry = Geometry(unit.kernel_size, unit.stride, unit.padding)
             boxes = follow(before, boxes, after.shape, geometry, _dau(unit))
         return change(maps[-1], boxes) / self.model.temperature
 
 
-def _dau(unit: DAUConv2d) -> Layer:
+def _dau(unit: DAUConv2d) -> LayerFunction:
     factor = unit.norm_factor()
 
     def layer(x: Tensor, padding: int) -> Tensor:
@@ -143,7 +143,7 @@ class LocalResNet:
         return pooled @ self.model.linear.weight.T
 
 
-def _convolution(convolution: nn.Conv2d, norm: nn.BatchNorm2d, relu: bool) -> Layer:
+def _convolution(convolution: nn.Conv2d, norm: nn.BatchNorm2d, relu: bool) -> LayerFunction:
     """norm(convolution(x)) with the running statistics, as one convolution."""
     mean, variance = cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var)
     fused, bias = fuse_conv_bn_weights(
@@ -159,7 +159,7 @@ def _convolution(convolution: nn.Conv2d, norm: nn.BatchNorm2d, relu: bool) -> La
     return layer
 
 
-def follow(unchanged: Tensor, boxes: Boxes, extent: tuple[int, ...], geometry: Geometry, layer: Layer) -> Boxes:
+def follow(unchanged: Tensor, boxes: Boxes, extent: tuple[int, ...], geometry: Geometry, layer: LayerFunction) -> Boxes:
     """The box of a layer's output, on a map of `extent`, that boxes of its input change."""
     if boxes.size == unchanged.shape[:2]:
         out = layer(boxes.values, geometry.padding)

@@ -8,8 +8,10 @@ from math import ceil
 import torch
 from torch import Tensor
 
+from codanet._support.numbers import check_whole
+
 from .local import Boxes, Local, local_network
-from .task import InputSettings, Task, whole
+from .task import InputSettings, Task
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Occlusion(InputSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole(1, window=self.window, stride=self.stride)
+        check_whole(1, window=self.window, stride=self.stride)
         if self.stride > self.window:
             raise ValueError(
                 f"stride {self.stride} is larger than the window {self.window}: pixels between two windows would get "

@@ -6,27 +6,19 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from codanet.models.network import CoDANet
 
-from .task import Settings, Task
+from .task import MethodSettings, Task
 
 
 @dataclass(frozen=True)
-class Contributions(Settings):
+class Contributions(MethodSettings):
     """[W(x)]_c ⊙ x / T of a CoDA-Net, summed over the encoded channels (eq. 8): they add up to logit - b0."""
 
     several_targets = True
-
-    def check(self, model: nn.Module) -> None:
-        if not isinstance(model, CoDANet):
-            from . import list_methods
-
-            raise ValueError(
-                f"contributions are made by a CoDANet, and {type(model).__name__} is none: choose one of "
-                f"{', '.join(list_methods(model))}"
-            )
+    needs = "coda"
 
     def maps(self, task: Task) -> Tensor:
         model = task.model
@@ -40,7 +32,7 @@ class Contributions(Settings):
 
 
 @dataclass(frozen=True)
-class Random(Settings):
+class Random(MethodSettings):
     """Normal noise, drawn from the seed, the image and the class: what a method must beat."""
 
     def maps(self, task: Task) -> Tensor:

@@ -8,7 +8,9 @@ from math import ceil
 import torch
 from torch import Tensor
 
-from .task import InputSettings, Task, whole
+from codanet._support.numbers import check_whole
+
+from .task import InputSettings, Task
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Rise(InputSettings):
     """
 
     several_targets = True
+    signed = False
 
     masks: int = 6000
     cells: int = 6
@@ -28,7 +31,7 @@ class Rise(InputSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole(1, masks=self.masks, cells=self.cells)
+        check_whole(1, masks=self.masks, cells=self.cells)
         if not 0 < self.probability <= 1:
             raise ValueError(f"probability is {self.probability!r}: a cell is kept with one in (0, 1]")
 

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from codanet.dau import DAUConv2d
 from codanet.models.classifier import baseline
 from codanet.models.explanation import Target, resolve_targets
 from codanet.models.network import CoDANet
@@ -86,10 +87,20 @@ class Task:
                 self.advance(len(self.inputs[part[1]]) * (part[0].stop - start) / perturbations)
 
 
-class Settings(ABC):
+class MethodSettings(ABC):
     """One way to attribute: a frozen dataclass whose fields are the method's settings."""
 
     several_targets: ClassVar[bool] = False  # whether maps of several classes share their passes through the model
+    signed: ClassVar[bool] = True  # whether 0 divides what speaks for the class from what speaks against it
+    needs: ClassVar[Literal["", "coda", "layer"]] = ""  # a model that is a CoDA-Net, or has a layer that makes a map
+
+    def lacks(self, model: nn.Module) -> str:
+        """Why the model cannot be what this needs, as far as its modules tell without running; "" if it can."""
+        if self.needs == "coda" and not isinstance(model, CoDANet):
+            return "it is no CoDA-Net"
+        if self.needs == "layer" and not any(isinstance(module, nn.Conv2d | DAUConv2d) for module in model.modules()):
+            return "it has no layer that makes a map"
+        return ""
 
     def check(self, model: nn.Module) -> None:
         """A ValueError if this cannot work on the model; before any work."""
@@ -101,7 +112,7 @@ class Settings(ABC):
 
 
 @dataclass(frozen=True)
-class InputSettings(Settings):
+class InputSettings(MethodSettings):
     """Of a method that changes the input, or takes gradients with respect to it: which input of a CoDA-Net that is.
 
     "encoded": [x, 1-x], where a removed pixel is zero in all channels (sec. C.4), as in the model's own contributions.
@@ -116,7 +127,7 @@ class InputSettings(Settings):
             raise ValueError(f"space is {self.space!r}: choose encoded or image")
 
 
-def space_of(settings: Settings) -> str:
+def space_of(settings: MethodSettings) -> str:
     """Where a method works on a CoDA-Net."""
     return settings.space if isinstance(settings, InputSettings) else "encoded"
 
@@ -184,10 +195,3 @@ def _first_logits(task: Task, number: int) -> Tensor:
     if not logits.isfinite().all():
         raise ValueError(f"{name} gives logits that are not finite: its weights are damaged, or the images too large")
     return logits
-
-
-def whole(least: int, **numbers: int) -> None:
-    """Refuse settings that are not whole numbers of at least `least`."""
-    for name, value in numbers.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{name} is {value!r}: it must be a whole number, {least} or more")

@@ -148,6 +148,8 @@ class Algorithm1Explanation(NamedTuple):
 class Algorithm1Net(nn.Module):
     """A CoDA-Net of Algorithm 1 layers: [x, 1-x] → layers → sum-pool → /T + b0."""
 
+    layer: type[Algorithm1Conv2d] = Algorithm1Conv2d
+
     def __init__(self, layers: list[Algorithm1Conv2d], temperature: float, logit_bias: float) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
@@ -157,7 +159,7 @@ class Algorithm1Net(nn.Module):
     @classmethod
     def from_model(cls, model: Any) -> Algorithm1Net:
         """A copy of a `codanet.CoDANet`."""
-        layers = [Algorithm1Conv2d.from_model(layer) for layer in model.layers]
+        layers = [cls.layer.from_model(layer) for layer in model.layers]
         return cls(layers, model.temperature, model.logit_bias)
 
     def encode(self, images: Tensor) -> Tensor:

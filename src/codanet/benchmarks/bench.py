@@ -1,41 +1,36 @@
-"""Speed and memory against the paper's Algorithm 1 and a ResNet-56, every measurement in a process of its own.
+"""Speed and memory of codanet, eager and compiled, beside other forms of the same networks and a ResNet-56.
 
-The implementations take turns, so that noise of the machine meets both; ratios are between medians.
+Every measurement has a process of its own and they take turns, so that noise of the machine meets all; ratios are
+between medians.
 """
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import json
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 
 from .._support.files import replacing
 from .._support.version import __version__
-from ..models.resnet import resnet56
 from ..models.zoo import create_model, list_models
-from ..training.loss import objective
-from .algorithm1 import Algorithm1Net
-from .products import record, replay
-from .table import TIMED, markdown
+from . import measurement
+from .measurement import ONNX, PRODUCTS, Job, can_export
+from .table import markdown
 
 MODELS = ("s_coda", "s_coda_r1_2", "s_coda_r1_4", "s_coda_r1_8")
-CLASSES = 10
-PRODUCTS = "_products"  # behind what is timed: its matrix products alone
-Job = dict[str, Any]
+PLAIN = ("algorithm1", "published")
+QUICK_BACKEND = "aot_eager"  # traces and splits, but writes no C++
+Key = tuple[str, str, str]  # model, what, by
 
 
 def bench(
@@ -45,10 +40,11 @@ def bench(
     threads: int = 2,
     rounds: int = 3,
     repeats: int = 6,
+    before: Path | None = None,
     output: Path | None = None,
     quick: bool = False,
 ) -> dict[str, Any]:
-    """Measure codanet against Algorithm 1 and a ResNet-56; print a table and return what is written as JSON.
+    """Measure, print a table and return what is written as JSON.
 
     Args:
         models: names of the CoDA-Nets to measure.
@@ -56,43 +52,65 @@ def bench(
         size: height and width of the images.
         threads: CPU threads of each measurement.
         rounds: times that every measurement is started, in a process of its own.
-        repeats: timings in each process; a third of it for Algorithm 1.
+        repeats: timings in each process; a third of it for the forms that make all weights.
+        before: folder with another version's package `codanet`, to measure that beside this one.
         output: JSON file to write; the table goes beside it as Markdown.
-        quick: one round of one timing each.
+        quick: one round of one timing each, and compiled by tracing alone, without a C++ compiler.
     """
     rounds, repeats = (1, 1) if quick else (rounds, repeats)
     settings: dict[str, Any] = {"models": list(models), "batch": batch, "size": size, "threads": threads}
-    settings |= {"rounds": rounds, "repeats": repeats}
+    settings |= {"rounds": rounds, "repeats": repeats, "backend": QUICK_BACKEND if quick else "inductor"}
+    settings |= {"before": None if before is None else str(before)}
     _check(settings, output)
 
-    shape = {"batch": batch, "size": size, "threads": threads}
-    jobs = _jobs(models, shape, repeats)
-    measured: dict[tuple[str, str, str], list[float]] = {}
+    jobs = _jobs(settings)
+    measured: dict[Key, list[float]] = {}
+    first: dict[Key, list[float]] = {}
     started, machine = time.perf_counter(), _machine()
-    for turn in range(rounds):
-        # Every other round backwards, so that neither implementation is always the first.
-        for number, job in enumerate(jobs if turn % 2 == 0 else jobs[::-1], 1):
-            name = f"{job['model']} {job['what']} ({job['by']})"
-            print(f"round {turn + 1}/{rounds}, {number}/{len(jobs)}: {name}", file=sys.stderr, flush=True)
-            measured.setdefault((job["model"], job["what"], job["by"]), []).extend(in_own_process(job)["values"])
+    with tempfile.TemporaryDirectory() as cache:  # compiled in the first round, taken from torch's cache in the others
+        environment = {"TORCHINDUCTOR_CACHE_DIR": cache}
+
+        def values(job: Job) -> Job:
+            return in_own_process(job, environment, before if job["by"] == "before" else None)
+
+        for turn in range(rounds):
+            # Every other round backwards, so that nobody is always the first. Memory does not vary: once.
+            turns = [job for job in jobs if turn == 0 or job["what"] != "memory"]
+            for number, job in enumerate(turns if turn % 2 == 0 else turns[::-1], 1):
+                key = job["model"], job["what"], job["by"]
+                print(f"round {turn + 1}/{rounds}, {number}/{len(turns)}: {' '.join(key)}", file=sys.stderr, flush=True)
+                answer = values(job)
+                measured.setdefault(key, []).extend(answer["values"])
+                if "first" in answer:
+                    first.setdefault(key, []).append(answer["first"])
+        once = {"batch": batch, "size": size, "threads": threads, "repeats": 1, "backend": settings["backend"]}
+        agreement = {
+            name: {
+                by: values(once | {"model": name, "what": "agreement", "by": by})["values"][0]
+                for by in ("codanet", "compiled")
+            }
+            for name in models
+        }
+        profile = {
+            name: values(once | {"model": name, "what": "profile", "by": "codanet"})["operations"]
+            for name in dict.fromkeys((models[0], models[-1]))
+        }
 
     result: dict[str, Any] = {
-        "command": _command(settings, output),
+        "command": _command(settings, output, quick),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "machine": machine,
         "versions": {"codanet": __version__, "torch": str(torch.__version__), "python": platform.python_version()},
         "settings": settings,
-        "units": dict.fromkeys((*TIMED, "lambda_step", "products"), "s/batch") | {"memory": "bytes above idle"},
-        "results": [_compare(name, what, measured) for name in models for what in (*TIMED, "memory")],
-        "resnet56": _summary(measured["resnet56", "forward", "resnet56"]),
-        "lambda_step": {name: _summary(measured[name, "lambda_step", "codanet"]) for name in models},
-        "products": {
-            name: {what: _summary(measured[name, what + PRODUCTS, "codanet"]) for what in TIMED} for name in models
+        "units": "seconds per batch; alone: seconds per picture; memory: bytes above idle",
+        "results": _results(measured),
+        "compiling": {
+            f"{model} {what}": _compiling(first[model, what, by], values)
+            for (model, what, by), values in measured.items()
+            if by == "compiled" and (model, what, by) in first
         },
-        "agreement": {name: _one(name, "agreement", shape)["values"][0] for name in models},
-        "profile": {
-            name: _one(name, "profile", shape)["operations"] for name in dict.fromkeys((models[0], models[-1]))
-        },
+        "agreement": agreement,
+        "profile": profile,
     }
     result["seconds"] = round(time.perf_counter() - started, 1)
     table = markdown(result)
@@ -113,156 +131,74 @@ def _check(settings: dict[str, Any], output: Path | None) -> None:
     for key in ("batch", "size", "threads", "rounds", "repeats"):
         if settings[key] < 1:
             raise ValueError(f"{key} must be at least 1, not {settings[key]}")
+    before = settings["before"]
+    if before is not None and not (Path(before) / "codanet" / "__init__.py").is_file():
+        raise ValueError(f"before must be a folder with a package codanet in it, not {before}")
     if output is not None and (output.suffix != ".json" or not output.parent.is_dir()):
         raise ValueError(f"output must be a .json file in an existing directory, not {output}")
 
 
-def _jobs(models: Sequence[str], shape: Job, repeats: int) -> list[Job]:
+def _jobs(settings: dict[str, Any]) -> list[Job]:
     """What is compared is measured close together."""
-    ours = ("forward", "explain", "forward_products", "explain_products"), ("step_products", "lambda_step", "step")
-    theirs = ("forward", "explain"), ("step",)
-    jobs = [{"model": "resnet56", "what": "forward", "by": "resnet56", "repeats": repeats}]
-    for name in models:
-        for fast, plain in zip(ours, theirs, strict=True):
-            jobs += [{"model": name, "what": what, "by": "codanet", "repeats": repeats} for what in fast]
-            jobs += [{"model": name, "what": what, "by": "algorithm1", "repeats": -(-repeats // 3)} for what in plain]
-        jobs += [{"model": name, "what": "memory", "by": by, "repeats": 1} for by in ("codanet", "algorithm1")]
-    return [job | shape for job in jobs]
+    ours = ("codanet", "compiled", *(("before",) if settings["before"] else ()))
+    onnx = (ONNX,) if can_export() else ()
+    jobs: list[Job] = [
+        {"model": "resnet56", "what": what, "by": by} for what in ("forward", "step") for by in ("codanet", "compiled")
+    ]
+    by_what = {
+        "forward": (*ours, PRODUCTS, *PLAIN),
+        "explain": (*ours, *onnx, PRODUCTS, *PLAIN),
+        "alone": (*ours, *onnx),
+        "step": (*ours, PRODUCTS, *PLAIN),
+        "lambda_step": ("codanet",),
+        "memory": (*ours, *PLAIN),
+    }
+    jobs += [
+        {"model": name, "what": what, "by": by}
+        for name in settings["models"]
+        for what, makers in by_what.items()
+        for by in makers
+    ]
+    shape = {key: settings[key] for key in ("size", "threads", "backend")}
+    return [job | shape | _extent(job, settings) for job in jobs]
 
 
-def _one(name: str, what: str, shape: Job) -> Job:
-    print(f"{name} {what}", file=sys.stderr, flush=True)
-    return in_own_process({"model": name, "what": what, "by": "codanet", "repeats": 1} | shape)
+def _extent(job: Job, settings: dict[str, Any]) -> Job:
+    repeats = -(-settings["repeats"] // 3) if job["by"] in PLAIN else settings["repeats"]
+    return {"batch": 1 if job["what"] == "alone" else settings["batch"], "repeats": repeats}
 
 
-def in_own_process(job: Job) -> Job:
-    """`measure` in a new interpreter."""
-    path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": str(job["threads"])}
-    command = [sys.executable, "-m", "codanet.benchmarks.bench", json.dumps(job)]
-    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
+def in_own_process(job: Job, environment: dict[str, str] | None = None, before: Path | None = None) -> Job:
+    """`measure` in a new interpreter; with `before`, of the package in that folder."""
+    package = Path(__file__).parents[2] if before is None else before
+    path = os.pathsep.join([str(package), *filter(None, [os.environ.get("PYTHONPATH")])])
+    variables = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": str(job["threads"])} | (environment or {})
+    command = [sys.executable, measurement.__file__, json.dumps(job)]
+    done = subprocess.run(command, check=False, env=variables, capture_output=True, text=True)
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise RuntimeError(f"measuring {job['what']} of {job['model']} by {job['by']} failed: {reason}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def measure(job: Job) -> Job:
-    """What a worker process does: the values of one job."""
-    torch.set_num_threads(job["threads"])
-    torch.manual_seed(0)
-    what, repeats = job["what"], job["repeats"]
-    if what == "memory":
-        return {"values": [_peak_memory(job)]}
-    model = _build(job["model"], job["by"])
-    images = torch.rand(job["batch"], 3, job["size"], job["size"])
-    if what == "agreement":
-        return {"values": [_disagreement(model, images)]}
-    run = _runner(model, what.removesuffix(PRODUCTS), images)
-    run()  # the optimiser's state, thread pools, kernels chosen at the first call
-    if what == "profile":
-        return {"operations": _profile(run)}
-    if what.endswith(PRODUCTS):  # recorded of the second time, when workspaces have their size
-        run = replay(record(run))
-        run()
-    return {"values": [_seconds(run) for _ in range(repeats)]}
+def _results(measured: dict[Key, list[float]]) -> list[Job]:
+    rows: dict[tuple[str, str], Job] = {}
+    for (model, what, by), values in measured.items():
+        rows.setdefault((model, what), {"model": model, "what": what})[by] = _summary(values)
+    return list(rows.values())
 
 
-def _build(name: str, by: str) -> nn.Module:
-    if by == "resnet56":
-        return resnet56(CLASSES)
-    model = create_model(name, num_classes=CLASSES)
-    return Algorithm1Net.from_model(model) if by == "algorithm1" else model
-
-
-def _runner(model: Any, what: str, images: Tensor) -> Callable[[], Any]:
-    if what in ("step", "lambda_step", "profile"):
-        model.train()
-        optimiser = torch.optim.Adam(model.parameters(), lr=2.5e-4)
-        labels = torch.arange(len(images)) % CLASSES
-        targets = F.one_hot(labels, CLASSES).float()
-
-        def loss() -> Tensor:
-            if what == "lambda_step":
-                return objective(model, images, labels, regularisation=0.05)[0]
-            return F.binary_cross_entropy_with_logits(model(images), targets)
-
-        def step() -> None:
-            optimiser.zero_grad(set_to_none=True)
-            loss().backward()
-            optimiser.step()
-
-        return step
-    model.eval()
-    return torch.no_grad()(lambda: model(images) if what == "forward" else model.explain(images, target=0))
-
-
-def _seconds(run: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
-
-
-@torch.no_grad()
-def _disagreement(model: Any, images: Tensor) -> float:
-    """The largest difference from Algorithm 1 in the last map, relative to its largest value.
-
-    Not in the logits: while a new network's are small beside b0, adding b0 rounds every difference away.
-    """
-    theirs = Algorithm1Net.from_model(model)
-    found = expected = theirs.encode(images)
-    for fast, plain in zip(model.layers, theirs.layers, strict=True):
-        found, expected = fast(found), plain(expected)
-    return ((found - expected).abs().max() / expected.abs().max()).item()
-
-
-def _profile(run: Callable[[], Any], top: int = 10) -> list[Job]:
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
-        run()
-    events = sorted(profiler.key_averages(), key=lambda event: event.self_cpu_time_total, reverse=True)
-    total = sum(event.self_cpu_time_total for event in events)
-    rows = [(event.key, event.self_cpu_time_total, event.count) for event in events[:top]]
-    return [{"operation": key, "ms": us / 1000, "percent": 100 * us / total, "calls": n} for key, us, n in rows]
-
-
-def _peak_memory(job: Job) -> int:
-    """Bytes of the first training step above what the process held before it: activations, gradients, Adam's state."""
-    # Code that is loaded at a first call belongs to no model: a small model of the same implementation loads it.
-    _runner(_build("s_coda_r1_8", job["by"]), "step", torch.rand(1, 3, 8, 8))()
-    step = _runner(_build(job["model"], job["by"]), "step", torch.rand(job["batch"], 3, job["size"], job["size"]))
-    gc.collect()
-    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
-        libc.malloc_trim(0)
-    try:
-        Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again at VmRSS
-        read: Callable[[str], int] = _status
-    except OSError:
-        read = _max_rss
-    before = read("VmRSS")
-    step()
-    return max(read("VmHWM") - before, resource.getpagesize())
-
-
-def _status(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":"))
-
-
-def _max_rss(_: str) -> int:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _compare(name: str, what: str, measured: dict[tuple[str, str, str], list[float]]) -> Job:
-    ours, theirs = _summary(measured[name, what, "codanet"]), _summary(measured[name, what, "algorithm1"])
-    ratio = theirs["median"] / ours["median"]
-    return {"model": name, "what": what, "codanet": ours, "algorithm1": theirs, "ratio": ratio}
-
-
-def _summary(values: list[float]) -> Job:
+def _summary(values: Sequence[float]) -> Job:
+    values = list(values)
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
     spread = {"min": min(values), "max": max(values), "iqr": high - low}
     return {"median": middle, **spread, "n": len(values), "values": values}
+
+
+def _compiling(first: Sequence[float], values: Sequence[float]) -> Job:
+    """Seconds that the first call took beyond another one: when it was compiled, and when torch had it in its cache."""
+    extra = [max(seconds - statistics.median(values), 0.0) for seconds in first]
+    return {"first": extra[0], "cached": statistics.median(extra[1:]) if len(extra) > 1 else None}
 
 
 def _machine() -> dict[str, Any]:
@@ -277,12 +213,11 @@ def _machine() -> dict[str, Any]:
     }
 
 
-def _command(settings: dict[str, Any], output: Path | None) -> str:
+def _command(settings: dict[str, Any], output: Path | None, quick: bool) -> str:
     words = ["codanet bench"]
     for key, value in settings.items():
-        words.append(f"--{key} {' '.join(value) if isinstance(value, list) else value}")
-    return " ".join(words + ([f"--output {output.name}"] if output is not None else []))
-
-
-if __name__ == "__main__":  # a worker process: its job as JSON in, the values out
-    print(json.dumps(measure(json.loads(sys.argv[1]))))
+        if key == "before":
+            words += [] if value is None else ["--before FOLDER"]
+        elif key != "backend":
+            words.append(f"--{key} {' '.join(value) if isinstance(value, list) else value}")
+    return " ".join(words + ["--quick"] * quick + ([f"--output {output.name}"] if output is not None else []))

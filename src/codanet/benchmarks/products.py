@@ -1,4 +1,5 @@
-"""The matrix products of a run: recorded as they are dispatched, and done again with nothing between them."""
+"""The matrix products of a run, convolutions among them: recorded as they are dispatched, and done again with nothing
+between them."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-PRODUCTS = {"mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_", "addbmm", "addbmm_", "mv", "addmv", "addmv_"}
+MATRICES = {"mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_", "addbmm", "addbmm_", "mv", "addmv", "addmv_"}
+CONVOLUTIONS = {"convolution", "convolution_backward", "mkldnn_convolution"}  # they make their results anew, as there
 
 
 @dataclass(frozen=True)
@@ -50,13 +52,10 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if func.overloadpacket.__name__ in PRODUCTS:
-            given = kwargs
-            if func is func.overloadpacket.default and not func._schema.is_mutable:
-                func, given = (
-                    func.overloadpacket.out,
-                    kwargs | {"out": result},
-                )  # a result of its own is written in place
+        name, given = func.overloadpacket.__name__, kwargs
+        if name in MATRICES | CONVOLUTIONS:
+            if name in MATRICES and func is func.overloadpacket.default and not func._schema.is_mutable:
+                func, given = func.overloadpacket.out, kwargs | {"out": result}  # the result's memory is given too
             self.products.append(Product(func, *tree_map(_place, (tuple(args), given))))
         return result
 

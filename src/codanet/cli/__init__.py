@@ -7,6 +7,7 @@ import os
 import sys
 from importlib import import_module
 
+from .._support.extras import optional
 from .._support.messages import nearest
 from .._support.version import __version__
 
@@ -64,7 +65,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"codanet: unknown command {command!r}{nearest(command, COMMANDS)}", file=sys.stderr)
         return 2
     try:
-        code = import_module(COMMANDS[command], __name__).main(rest) or 0
+        with optional():
+            code = import_module(COMMANDS[command], __name__).main(rest) or 0
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
@@ -76,8 +78,3 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"codanet: {error}", file=sys.stderr)
         return 2
-    except Exception as error:
-        if type(error).__name__ == "ArgumentError":  # jsonargparse's own, about a value it cannot take
-            print(f"codanet: {error}", file=sys.stderr)
-            return 2
-        raise

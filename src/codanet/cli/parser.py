@@ -31,16 +31,6 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(f"{message}; {self.prog} --help shows how it is used")
 
 
-def help_with_examples() -> type:
-    """For jsonargparse's own parsers: examples are printed line by line, as they are written."""
-    from jsonargparse import DefaultHelpFormatter
-
-    class Help(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
-        pass
-
-    return Help
-
-
 def positive(kind: type) -> Any:
     """A number above 0, for argparse."""
 

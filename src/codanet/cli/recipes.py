@@ -12,17 +12,17 @@ EXAMPLES = """\
 
 
 def parser() -> Parser:
-    made = Parser("recipes", ABOUT, EXAMPLES)
-    made.add_argument("--json", action="store_true", help="one JSON object per recipe, instead of a table")
-    return made
+    parser = Parser("recipes", ABOUT, EXAMPLES)
+    parser.add_argument("--json", action="store_true", help="one JSON object per recipe, instead of a table")
+    return parser
 
 
 def main(arguments: list[str]) -> int:
-    given = parser().parse(arguments)
+    options = parser().parse(arguments)
     from ..training.settings import list_recipes, load_recipe
 
     about = [(name, load_recipe(name).about) for name in list_recipes()]
-    if given.json:
+    if options.json:
         for name, words in about:
             print(json.dumps({"name": name, "about": words}))
     else:

@@ -16,17 +16,17 @@ Confusion counts which classes it takes for each other."""
 
 
 def parser() -> Parser:
-    made = Parser("report", ABOUT, EXAMPLES)
-    made.add_argument("folder", metavar="FOLDER", help="what codanet evaluate or codanet train left")
-    made.add_argument("-o", "--output", metavar="FILE", help="default: FOLDER/report.html")
-    made.add_argument("--root", help="folder or archive of the data set, if it is not where it was")
-    return made
+    parser = Parser("report", ABOUT, EXAMPLES)
+    parser.add_argument("folder", metavar="FOLDER", help="what codanet evaluate or codanet train left")
+    parser.add_argument("-o", "--output", metavar="FILE", help="default: FOLDER/report.html")
+    parser.add_argument("--root", help="folder or archive of the data set, if it is not where it was")
+    return parser
 
 
 def main(arguments: list[str]) -> int:
-    given = parser().parse(arguments)
+    options = parser().parse(arguments)
     from ..report import report
 
-    print(report(given.folder, given.output, root=given.root))
+    print(report(options.folder, options.output, root=options.root))
     print(LOOK_AT)
     return 0

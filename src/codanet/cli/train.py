@@ -1,68 +1,85 @@
 """`codanet train`."""
 
+import dataclasses
 import json
+import re
+from inspect import cleandoc
 from typing import Any
 
 from .._support.messages import nearest
+from ..models.architectures import architecture
+from ..training.settings import FIELDS, RECIPE_ONLY, Settings, changed, load_recipe, read_settings
+from .parser import Parser
 
+ABOUT = """\
+Train a CoDA-Net. Started again, a stopped run goes on where it stopped.
+A setting that is not given is the recipe's; the defaults below are for what a recipe leaves out."""
 EXAMPLES = """\
   codanet train digits                            under a minute, nothing to download
   codanet train pictures                          your own: pictures/cat/1.jpg, pictures/dog/7.png, …
   codanet train cifar10-cpu --epochs 2 --json     a recipe, with a setting of your own
   codanet train mine.yaml --output runs/mine      settings in a file"""
+WORDS = {"true": True, "yes": True, "false": False, "no": False, "null": None, "none": None}
+
+
+def parser() -> Parser:
+    """The settings are those of `Settings`, with what its docstring says of each."""
+    parser = Parser("train", ABOUT, EXAMPLES)
+    parser.add_argument("recipe", metavar="RECIPE", help="its name, a folder of pictures, or a YAML file of settings")
+    parser.add_argument("-o", "--output", metavar="FOLDER", help="of the run (default: runs/RECIPE)")
+    parser.add_argument("--config", metavar="FILE", help="YAML file of settings that replace the recipe's")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    group, about = parser.add_argument_group("settings"), setting_help()
+    for field in dataclasses.fields(Settings):
+        flag = "--" + field.name.replace("_", "-")
+        words = about.get(field.name, "").replace("%", "%%")
+        default = "" if field.default is None else f" (default: {str(field.default).lower()})"
+        group.add_argument(flag, metavar="VALUE", default=None, dest=field.name, help=words + default)
+    return parser
+
+
+def setting_help() -> dict[str, str]:
+    """What the docstring of `Settings` says of each setting."""
+    text = cleandoc(Settings.__doc__ or "")
+    entries = re.findall(r"^    (\w+): (.*(?:\n        .*)*)", text, re.MULTILINE)
+    return {name: " ".join(words.split()) for name, words in entries}
 
 
 def main(arguments: list[str]) -> int:
-    from jsonargparse import ArgumentParser
-
-    from ..training.settings import FIELDS, RECIPE_ONLY, Settings, load_recipe, read_settings
-    from .parser import help_with_examples
-
-    parser = ArgumentParser(
-        prog="codanet train",
-        description="Train a CoDA-Net. Started again, a stopped run goes on where it stopped.\n"
-        "A setting that is not given is the recipe's; the defaults below are for what a recipe leaves out.",
-        epilog=f"examples:\n{EXAMPLES}",
-        formatter_class=help_with_examples(),
-        exit_on_error=False,
-    )
-    parser.add_argument("recipe", type=str, help="a recipe's name, a folder of pictures, or a YAML file of settings")
-    parser.add_argument("--output", type=str, default=None, help="folder of the run (default: runs/RECIPE)")
-    parser.add_argument("--config", type=str, default=None, help="YAML file of settings that replace the recipe's")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_class_arguments(Settings, as_group=True)
-    options = {"--recipe", "--output", "--config", "--json", "--help", *(f"--{name}" for name in FIELDS)}
-    words = []
-    for word in arguments:
-        flag, sign, value = word.partition("=")
-        if flag.startswith("--"):
-            flag = "--" + flag.removeprefix("--").replace("-", "_")
-            if flag not in options:
-                raise ValueError(f"unknown setting {word.partition('=')[0]!r}{nearest(flag.lstrip('-'), FIELDS)}")
-        words.append(flag + sign + value)
-    given = {word.partition("=")[0].removeprefix("--") for word in words if word.startswith("--")}
-    parsed = parser.parse_args(words)
-    recipe = load_recipe(parsed.recipe)  # an unknown one is said before anything heavy is imported
-    from lightning.pytorch.utilities import rank_zero_only
-
-    from ..training import train_all
-
+    parsed = parser().parse([_hyphenated(word) for word in arguments])
+    recipe = load_recipe(parsed.recipe)
     changes: dict[str, Any] = read_settings(parsed.config) if parsed.config else {}
     changes.pop("about", None)
     if wrong := changes.keys() & set(RECIPE_ONLY):
         raise ValueError(f"{parsed.config} says {min(wrong)}, which only a recipe can: train {parsed.config} itself")
-    changes |= {name: parsed[name] for name in FIELDS if name in given}
+    given = {name: getattr(parsed, name) for name in FIELDS if getattr(parsed, name) is not None}
+    changes |= {name: WORDS.get(value.lower(), value) for name, value in given.items()}
+    architecture(changed(recipe.settings, changes).model)  # mistakes are said before anything heavy is imported
+    from lightning.pytorch.utilities import rank_zero_only
+
+    from ..training import train_all
+
     for result in train_all(recipe, parsed.output, **changes):
         if rank_zero_only.rank:  # one process of several speaks
             continue
         if parsed.json:
-            print(
-                json.dumps(
-                    {"accuracy": result.accuracy, "weights": str(result.weights), "hours": round(result.hours, 4)}
-                )
-            )
+            facts = {"accuracy": result.accuracy, "weights": str(result.weights), "hours": round(result.hours, 4)}
+            print(json.dumps(facts))
         else:
             print(f"validation accuracy {result.accuracy:.2%} after {result.epochs} epochs ({result.hours:.2f} hours)")
             print(f"weights             {result.weights}")
             print(f"contribution maps   {result.folder / 'maps'}")
     return 0
+
+
+def _hyphenated(word: str) -> str:
+    """--batch_size=32 as --batch-size=32, and an unknown setting answered with the nearest."""
+    flag, sign, value = word.partition("=")
+    if not flag.startswith("--") or flag == "--":
+        return word
+    flag = flag.replace("_", "-")
+    known = {"--output", "--config", "--json", "--help", *(f"--{name.replace('_', '-')}" for name in FIELDS)}
+    if flag not in known:
+        setting = flag.removeprefix("--").replace("-", "_")
+        raise ValueError(f"unknown setting {word.partition('=')[0]!r}{nearest(setting, FIELDS)}")
+    return flag + sign + value

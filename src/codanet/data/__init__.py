@@ -14,7 +14,7 @@ from codanet.data.folder import load_folder
 from codanet.data.image import decode, read_image, to_image
 from codanet.data.imagenet100 import load_imagenet100
 from codanet.data.mnist import load_mnist
-from codanet.data.split import FolderSplit, ImageData, MemorySplit, Shuffle, Split, batches
+from codanet.data.split import FolderSplit, ImageData, MemorySplit, Shuffle, Split, batches, held_out
 from codanet.data.tiny_imagenet import load_tiny_imagenet
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Split",
     "batches",
     "decode",
+    "held_out",
     "list_data",
     "load_data",
     "read_image",

@@ -11,6 +11,7 @@ from torch import Generator, Tensor, nn
 from torch.nn.functional import pad
 
 from codanet._support.errors import DataError
+from codanet._support.extras import optional
 from codanet._support.messages import nearest
 from codanet.data.image import size_pair
 
@@ -110,6 +111,23 @@ class CenterCrop(Augmentation):
         return images[:, :, top : top + self.size[0], left : left + self.size[1]]
 
 
+class Cutout(Augmentation):
+    """A square of every image painted grey, at a random place, partly outside where that falls there (DeVries 2017)."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.side = side
+
+    def forward(self, images: Tensor, generator: Generator) -> Tensor:
+        covered = []
+        for size in images.shape[2:]:
+            first = draw(size, len(images), images, generator)[:, None] - self.side // 2
+            place = torch.arange(size, device=images.device)
+            covered.append((place >= first) & (place < first + self.side))
+        box = covered[0][:, None, :, None] & covered[1][:, None, None, :]
+        return images.masked_fill(box, 0.5)
+
+
 class RandAugment(Augmentation):
     """`n` operations drawn for every image, at magnitude `m` of 30, by kornia.
 
@@ -144,7 +162,8 @@ class RandAugment(Augmentation):
     def operation(self, name: str) -> Any:
         """kornia's RandAugment with this operation alone."""
         if name not in self._operations:
-            kornia = import_module("kornia.augmentation.auto")
+            with optional():
+                kornia = import_module("kornia.augmentation.auto")
             self._operations[name] = kornia.RandAugment(
                 n=1, m=self.m, policy=[[(name, *OPERATIONS[name])]], transformation_matrix_mode="skip"
             )
@@ -188,6 +207,7 @@ AUGMENTATIONS: dict[str, Callable[[Size], Augmentation]] = {
     "none": lambda size: Identity(),
     "crop": lambda size: FlipCrop(padding_of(size), flip=False),
     "flip-crop": lambda size: FlipCrop(padding_of(size)),
+    "flip-crop-cutout": lambda size: Compose(FlipCrop(padding_of(size)), Cutout(min(size_pair(size)) * 3 // 8)),
     "randaugment": lambda size: Compose(RandAugment(), FlipCrop(padding_of(size))),
     "imagenet": lambda size: Compose(RandAugment(), RandomCrop(size), FlipCrop(0)),
     "centre-crop": lambda size: CenterCrop(size),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -12,18 +13,39 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from codanet._support.files import replacing
+from codanet._support.locks import alone
 from codanet._support.messages import reason
 
 
 def stored(path: Path, build: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], str]:
-    """The tensors at `path` and the checksum of their training part, built and stored there if they are missing."""
-    if path.is_file():
-        try:
-            with safe_open(path, framework="pt") as file:
-                names = list(file.keys())
-                return {name: file.get_tensor(name) for name in names}, file.metadata()["checksum"]
-        except (SafetensorError, OSError, KeyError, TypeError):
+    """The tensors at `path` and the checksum of their training part, built and stored there if they are missing.
+
+    Of several processes that miss them, one builds them and the others wait.
+    """
+    found = _read(path)
+    if found is not None:
+        return found
+    with ExitStack() as stack:
+        with suppress(OSError):  # what cannot be written will not be kept, and needs no lock
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(alone(path.with_name(f".{path.name}.lock"), f"'{path}'", wait=True))
+        found = _read(path)
+        if found is None and path.is_file():
             warnings.warn(f"the stored data in '{path}' are damaged and are built again", stacklevel=2)
+        return found or _built(path, build)
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], str] | None:
+    """None if they are missing or damaged."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = list(file.keys())
+            return {name: file.get_tensor(name) for name in names}, file.metadata()["checksum"]
+    except (SafetensorError, OSError, KeyError, TypeError):
+        return None
+
+
+def _built(path: Path, build: Callable[[], dict[str, Tensor]]) -> tuple[dict[str, Tensor], str]:
     tensors = {name: tensor.contiguous() for name, tensor in build().items()}
     digest = checksum(tensors["train_images"], tensors["train_labels"])
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from codanet._support.errors import DataError
+from codanet._support.extras import optional
 from codanet.data.cache import checksum
 from codanet.data.split import ImageData, MemorySplit, resized, stratified
 
@@ -20,10 +21,8 @@ def load_digits(root: Path | None = None, *, size: int | None = None, seed: int 
     """Digits with a seeded, stratified fifth held out; levels 0 to 16 become 0 to 255."""
     if root is not None or source != "auto":
         raise DataError("The digits come with scikit-learn, so they take neither root nor source: leave both out.")
-    try:
+    with optional():
         digits = import_module("sklearn.datasets").load_digits()
-    except ImportError as error:
-        raise DataError("The digits come with scikit-learn, which is missing: pip install scikit-learn.") from error
     images = torch.from_numpy(digits.images).mul(255 / LEVELS).round().to(torch.uint8)[:, None]  # [N, 1, 8, 8]
     images = resized(images, size)
     labels = torch.from_numpy(digits.target).long()

@@ -8,6 +8,7 @@ from importlib import import_module
 import numpy as np
 from PIL import Image
 
+from .._support.extras import optional
 from ..models.network import CoDANet
 from . import ImageData, load_data, to_image
 
@@ -46,7 +47,8 @@ def of_each_class(data: ImageData) -> dict[str, Image.Image]:
 
 
 def photographs() -> Mapping[str, Image.Image]:
-    pictures = import_module("skimage.data")
+    with optional():
+        pictures = import_module("skimage.data")
     found = {}
     for name, function in PHOTOGRAPHS.items():
         array = getattr(pictures, function)()

@@ -15,14 +15,18 @@ import numpy as np
 from PIL import GifImagePlugin, Image
 
 from .._support.errors import DataError
+from .._support.extras import missing
 from .._support.files import replacing
 from .._support.messages import reason
-from .image import MAX_PIXELS, flatten, opened
+from .film_length import STILL_SECONDS, Outline, film_outlines, gif_outlines
+from .image import flatten, opened
 
+MAX_PIXELS = 36_000_000  # of a frame: 8K, and some
 MAX_FRAMES = 2000
 MAX_TOTAL_PIXELS = 8_000_000_000  # over all frames, some 4000 of full HD
+MAX_SECONDS = 3600
+MAX_OUTLINES = 1_000_000  # frames passed over on the way to `start`
 MAX_FILM_BYTES = 2 * 2**30
-STILL_SECONDS = 0.1  # of a frame without a duration, as browsers take it
 READ = "an animated GIF, or an MP4, MOV, WebM or MKV film"
 WRITTEN = {".gif": "gif", ".mp4": "mp4"}
 TICKS = 90_000  # per second, as films count time
@@ -39,24 +43,53 @@ class Writer(Protocol):
 
 
 def frames(source: str | os.PathLike[str], *, start: float = 0.0, end: float | None = None) -> Iterator[Frame]:
-    """The frames shown between `start` and `end`, in seconds, read as they are asked for."""
-    if start < 0 or (end is not None and end <= start):
+    """The frames shown between `start` and `end`, in seconds, read as they are asked for.
+
+    How many they are and how large is found and checked against the limits before the first is decoded.
+    """
+    if not start >= 0 or (end is not None and not end > start):
         raise DataError(f"The part from {start} to {end} seconds is empty: give a start of 0 or more and a later end.")
     path, kind = Path(source), container(source)
+    decoded = _gif_frames(path, start, end) if kind == "gif" else _film_frames(path, kind, start, end)
     clock, count, pixels = 0.0, 0, 0
-    for frame in _gif_frames(path) if kind == "gif" else _film_frames(path, kind):
+    for frame in decoded:
         shown, clock = clock, clock + frame.seconds
         if clock <= start:
             continue
         if end is not None and shown >= end:
             break
         count, pixels = count + 1, pixels + frame.image.width * frame.image.height
-        if count > MAX_FRAMES or pixels > MAX_TOTAL_PIXELS:
-            what = f"{MAX_FRAMES} frames" if count > MAX_FRAMES else f"{MAX_TOTAL_PIXELS // 10**9} billion pixels"
-            raise DataError(f"'{path}' has more than {what}: take a part of it, by start and end in seconds.")
+        _check_sum(path, count, pixels, clock - max(start, 0))  # again, of what is there and not of what was claimed
         yield frame
     if not count:
         raise DataError(f"'{path}' has no frames from {start} seconds on: it is {clock:.2f} seconds long.")
+
+
+def check_outlines(path: Path, outlines: Iterator[Outline], start: float, end: float | None) -> None:
+    """Refuse what is too much to decode: frames that are too large, too many, or too long."""
+    count = pixels = 0
+    for number, outline in enumerate(outlines):
+        if outline.pixels > MAX_PIXELS:
+            raise DataError(
+                f"'{path}' has a frame of {outline.pixels / 1e6:.1f} million pixels, but frames of at most "
+                f"{MAX_PIXELS // 10**6} million are decoded: save it smaller."
+            )
+        if number >= MAX_OUTLINES:
+            raise DataError(f"'{path}' has more than {MAX_OUTLINES} frames before the part asked for: cut it first.")
+        if outline.shown + outline.seconds <= start or (end is not None and outline.shown >= end):
+            continue
+        count, pixels = count + 1, pixels + outline.pixels
+        _check_sum(path, count, pixels, outline.shown + outline.seconds - start)
+
+
+def _check_sum(path: Path, count: int, pixels: int, seconds: float) -> None:
+    for amount, most, words in (
+        (count, MAX_FRAMES, f"{MAX_FRAMES} frames"),
+        (pixels, MAX_TOTAL_PIXELS, f"{MAX_TOTAL_PIXELS // 10**9} billion pixels"),
+        (seconds, MAX_SECONDS, f"{MAX_SECONDS} seconds"),
+    ):
+        if amount > most:
+            raise DataError(f"'{path}' has more than {words}: take a part of it, by start and end in seconds.")
 
 
 def is_moving(source: str | os.PathLike[str]) -> bool:
@@ -91,13 +124,14 @@ def container(source: str | os.PathLike[str]) -> str:
     return kind
 
 
-def _gif_frames(path: Path) -> Iterator[Frame]:
+def _gif_frames(path: Path, start: float, end: float | None) -> Iterator[Frame]:
+    check_outlines(path, gif_outlines(path), start, end)
     with opened(path) as (image, title):
         index = 0
         while True:
             try:
                 image.seek(index)
-                still = flatten(image.copy(), 3)
+                still = flatten(image, 3)
                 milliseconds = float(image.info.get("duration") or 0)
             except EOFError:
                 return
@@ -107,19 +141,28 @@ def _gif_frames(path: Path) -> Iterator[Frame]:
             index += 1
 
 
-def _film_frames(path: Path, demuxer: str) -> Iterator[Frame]:
+@contextmanager
+def _opened(path: Path, demuxer: str) -> Iterator[tuple[Any, Any]]:
+    """The container and its first stream of pictures, of a size that is allowed."""
+    # The open file, not its path, and one demuxer: nothing else on this machine or the network can be reached.
+    with path.open("rb") as file, _av(path).open(file, format=demuxer) as film:
+        if not film.streams.video:
+            raise DataError(f"'{path}' has sound only: give a film with pictures.")
+        stream = film.streams.video[0]
+        if (stream.width or 0) * (stream.height or 0) > MAX_PIXELS:
+            raise DataError(
+                f"'{path}' is {stream.width}x{stream.height}, but frames of at most {MAX_PIXELS // 10**6} million "
+                "pixels are decoded: save it smaller."
+            )
+        yield film, stream
+
+
+def _film_frames(path: Path, demuxer: str, start: float, end: float | None) -> Iterator[Frame]:
     av = _av(path)
     try:
-        # The open file, not its path, and one demuxer: nothing else on this machine or the network can be reached.
-        with path.open("rb") as file, av.open(file, format=demuxer) as film:
-            if not film.streams.video:
-                raise DataError(f"'{path}' has sound only: give a film with pictures.")
-            stream = film.streams.video[0]
-            if (stream.width or 0) * (stream.height or 0) > MAX_PIXELS:
-                raise DataError(
-                    f"'{path}' is {stream.width}x{stream.height}, but frames of at most {MAX_PIXELS // 10**6} million "
-                    "pixels are decoded: save it smaller."
-                )
+        with _opened(path, demuxer) as (film, stream):
+            check_outlines(path, film_outlines(film, stream), start, end)
+        with _opened(path, demuxer) as (film, stream):
             usual = float(1 / stream.average_rate) if stream.average_rate else STILL_SECONDS
             waiting: tuple[Image.Image, float] | None = None
             for decoded in film.decode(stream):
@@ -145,9 +188,7 @@ def _av(path: Path) -> Any:
     try:
         import av
     except ImportError:
-        raise DataError(
-            f"'{path}' needs PyAV, which is not installed: pip install 'codanet[video]', or use a GIF."
-        ) from None
+        raise DataError(f"'{path}' {missing('av')}, or use a GIF.") from None
     return av
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from codanet._support.errors import DataError
+from codanet._support.pictures import image_files, visible
 from codanet._support.progress import progress_bar
 from codanet.data.image import decode, fit, header, size_pair, to_tensor
 from codanet.data.split import FolderSplit, ImageData, MemorySplit, Split, stratified
@@ -25,7 +26,6 @@ TOLERATED_FRACTION = 0.1
 HELD_OUT_FRACTION = 0.2
 VALIDATION_NAMES = ("val", "valid", "validation", "test")
 LAYOUT = "put pictures in train/<class>/ and val/<class>/, or in one folder per class"
-IGNORED = {"thumbs.db", "desktop.ini", "__macosx"}
 NATIVE_SIDE = 256
 DEFAULT_SIDE = 224
 
@@ -76,10 +76,6 @@ def split_folders(root: Path) -> tuple[Path, Path | None]:
     return train, found[0] if found else None
 
 
-def visible(entry: Path) -> bool:
-    return not entry.name.startswith(".") and entry.name.lower() not in IGNORED
-
-
 def visible_folders(folder: Path) -> list[Path]:
     try:
         return sorted(entry for entry in folder.iterdir() if visible(entry) and entry.is_dir())
@@ -106,15 +102,6 @@ def check_same_classes(classes: tuple[str, ...], val_root: Path, root: Path) -> 
     missing = sorted(set(classes) - held)
     if missing:
         warnings.warn(f"'{val_root}' has no folder for {', '.join(missing[:5])}: not validated", stacklevel=3)
-
-
-def image_files(folder: Path) -> list[Path]:
-    """All visible files below `folder`, sorted."""
-    files: list[Path] = []
-    for place, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if visible(Path(name)))
-        files.extend(Path(place, name) for name in names if visible(Path(name)))
-    return sorted(files)
 
 
 def listing(folder: Path, classes: Sequence[str]) -> Listing:

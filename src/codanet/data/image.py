@@ -36,6 +36,8 @@ ORIENTATIONS = {
     8: Image.Transpose.ROTATE_90,
 }
 
+USUAL_SIZE = 224, 224  # of pictures for a model that takes any
+
 
 class ImageModel(Protocol):
     """What a picture is fitted to: the input size (any, if None) and the number of image channels of a model."""
@@ -45,6 +47,11 @@ class ImageModel(Protocol):
 
     @property
     def image_channels(self) -> int: ...
+
+
+def size_for(model: ImageModel) -> tuple[int, int]:
+    """(H, W) that pictures of any size are fitted to: the model's own, or the usual one if it takes any."""
+    return model.image_size or USUAL_SIZE
 
 
 def read_image(
@@ -63,16 +70,19 @@ def read_image(
     return to_tensor(image if shape is None else fit(image, shape)).float().div_(255)
 
 
-def decode(source: Source, channels: int = 3, *, hint: tuple[int, int] | None = None) -> Image.Image:
+def decode(
+    source: Source, channels: int = 3, *, hint: tuple[int, int] | None = None, name: str | None = None
+) -> Image.Image:
     """Decode a picture to mode RGB (3 channels) or L (1 channel).
 
     `hint` is the size (H, W) the picture will be fitted to: a JPEG more than twice as large is decoded reduced.
+    `name` is what errors call a picture that is given as bytes.
     """
     if channels not in (1, 3):
         raise DataError(
             f"{channels} image channels were asked for, but pictures have 1 (grey) or 3 (RGB): pass either."
         )
-    with opened(source) as (image, title):
+    with opened(source, name) as (image, title):
         try:
             if hint is not None and image.format == "JPEG":
                 image.draft(image.mode, (2 * max(hint), 2 * max(hint)))
@@ -148,13 +158,13 @@ def size_pair(size: int | tuple[int, int]) -> tuple[int, int]:
 
 
 @contextmanager
-def opened(source: Source) -> Iterator[tuple[Image.Image, str]]:
+def opened(source: Source, name: str | None = None) -> Iterator[tuple[Image.Image, str]]:
     """The picture with its header read and its limits checked, not yet decoded; and a name for error messages."""
     with ExitStack() as stack:
         if isinstance(source, Image.Image):
             image, title = source, "The picture given"
         else:
-            stream, title = byte_stream(source, stack)
+            stream, title = byte_stream(source, stack, name)
             try:
                 image = stack.enter_context(Image.open(stream, formats=FORMATS))
             except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -168,11 +178,13 @@ def opened(source: Source) -> Iterator[tuple[Image.Image, str]]:
         yield image, title
 
 
-def byte_stream(source: str | os.PathLike[str] | bytes | BinaryIO, stack: ExitStack) -> tuple[BinaryIO, str]:
+def byte_stream(
+    source: str | os.PathLike[str] | bytes | BinaryIO, stack: ExitStack, name: str | None = None
+) -> tuple[BinaryIO, str]:
     if isinstance(source, str | os.PathLike):
         return file_stream(source, stack)
     if isinstance(source, bytes | bytearray | memoryview):
-        content, title = bytes(source), "The picture given as bytes"
+        content, title = bytes(source), name or "The picture given as bytes"
     elif hasattr(source, "read"):
         content, title = source.read(MAX_BYTES + 1), "The picture given as a file object"
         if not isinstance(content, bytes):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,10 @@ class Split(Dataset[Batch]):
         """Images uint8 [n, C, H, W] and labels int64 [n]."""
         raise NotImplementedError
 
+    def subset(self, indices: Tensor) -> Split:
+        """Some of the images, in the order given."""
+        raise NotImplementedError
+
     def digest(self) -> str:
         """sha256 of the labels and of what tells the images from others."""
         found = sha256(self.labels.contiguous().numpy().tobytes())
@@ -66,6 +70,11 @@ class MemorySplit(Split):
         chosen = torch.as_tensor(indices)
         return self.images[chosen], self.labels[chosen]
 
+    def subset(self, indices: Tensor) -> MemorySplit:
+        return MemorySplit(
+            self.images[indices], self.labels[indices], None if self.boxes is None else self.boxes[indices]
+        )
+
     def _identify(self, told: Callable[[bytes], None]) -> None:
         """Every number."""
         for images in self.images.split(1000):
@@ -92,6 +101,11 @@ class FolderSplit(Split):
         self.paths = [str(path) for path in paths]
         self.labels, self.boxes = labels, boxes
         self.size, self.channels = size_pair(size), channels
+
+    def subset(self, indices: Tensor) -> FolderSplit:
+        paths = [self.paths[index] for index in indices.tolist()]
+        boxes = None if self.boxes is None else self.boxes[indices]
+        return FolderSplit(paths, self.labels[indices], self.size, self.channels, boxes)
 
     def _identify(self, told: Callable[[bytes], None]) -> None:
         """Names, sizes and times of the files: reading all of them takes minutes where there are many."""
@@ -127,6 +141,19 @@ class ImageData:
     channels: int
     checksum: str
     skipped: tuple[str, ...] = ()  # unreadable files
+
+
+def held_out(data: ImageData, number: int, seed: int) -> ImageData:
+    """The data with about `number` training images, the same share of every class, in place of the validation images.
+
+    Choices made on them leave a fixed test set unseen.
+    """
+    if not 0 < number < len(data.train):
+        raise DataError(
+            f"{number} of {len(data.train)} training images cannot be held out: give a number in between, 0 for none."
+        )
+    kept, held = stratified(data.train.labels, number / len(data.train), seed)
+    return replace(data, train=data.train.subset(kept), val=data.train.subset(held))
 
 
 class Shuffle(Sampler[int]):
@@ -176,7 +203,7 @@ def batches(
         batch_size=batch_size,
         sampler=Shuffle(split, seed, rank, world) if shuffle else range(rank, len(split), world),
         num_workers=workers,
-        collate_fn=whole,
+        collate_fn=as_read,
         drop_last=drop_last,
         pin_memory=torch.cuda.is_available(),
         generator=torch.Generator().manual_seed(seed),
@@ -184,7 +211,7 @@ def batches(
     )
 
 
-def whole(batch: Any) -> Any:
+def as_read(batch: Any) -> Any:
     """A batch is read as a whole, so there is nothing to collate."""
     return batch
 

@@ -18,7 +18,7 @@ def tiled(images: Tensor, side: int) -> Tensor:
     return tiles.permute(0, 3, 1, 4, 2, 5).reshape(-1, channels, side * height, side * width)
 
 
-def multi_image(images: Sequence[Tensor]) -> Tensor:
+def tiled_square(images: Sequence[Tensor]) -> Tensor:
     """n² images [C, H, W], row by row, as one [C, nH, nW]."""
     n = math.isqrt(len(images))
     if n < 1 or n * n != len(images):

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from codanet._support.download import fetch
 from codanet._support.errors import DataError
-from codanet.data.folder import Listing, assemble, image_files
+from codanet._support.pictures import image_files
+from codanet.data.folder import Listing, assemble
 from codanet.data.origin import Origin
 from codanet.data.split import ImageData, MemorySplit, resized
 from codanet.data.wordnet import WNID, class_words

@@ -9,10 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from ..attribution import MethodSpec, method_title
 from ..metrics import METRICS, Scores
 from ..plot import heatmap, save
 from .published import Published
-from .results import Results, method_title
+from .results import Results
 from .sanity_maps import SANITY_IMAGES, file_name, read_sanity_maps
 
 INK, FAINT = "#1a1a1a", "#b8b8b8"
@@ -157,7 +158,7 @@ def _curve(axes: Axes, scores: Scores, method: str, methods: Sequence[str]) -> A
     share, colour = (100 * scores.points).numpy(), _colour(method, methods)
     low, high = scores.curve_interval()
     axes.fill_between(share, low.numpy(), high.numpy(), color=colour, alpha=0.13, linewidth=0)
-    style = STYLES.get(method.partition(":")[0], "-")
+    style = STYLES.get(_registered(method), "-")
     own = method == "contributions"
     width, order = (2.2, 4) if own else (1.3, 3)
     return axes.plot(share, scores.curve().numpy(), color=colour, linewidth=width, linestyle=style, zorder=order)[0]
@@ -174,7 +175,7 @@ def sanity_figure(results: Results) -> Figure:
         for method in methods:
             scores = results.scores[model, method, "sanity"]
             curve = np.concatenate([[1.0], scores.curve("spearman").numpy()])
-            style = STYLES.get(method.partition(":")[0], "-")
+            style = STYLES.get(_registered(method), "-")
             handles[method_title(method)] = axes.plot(
                 curve, color=_colour(method, methods), marker="o", markersize=3, linewidth=1.5, linestyle=style
             )[0]
@@ -230,11 +231,17 @@ def _panels(results: Results, metric: str) -> dict[str, list[str]]:
 
 
 def _colour(method: str, methods: Sequence[str]) -> str:
-    plain = method.partition(":")[0]
+    plain = _registered(method)
     if plain in COLOURS and (plain == method or plain not in methods):
         return COLOURS[plain]
     unknown = [each for each in methods if each not in COLOURS]
     return OTHERS[unknown.index(method) % len(OTHERS)]
+
+
+def _registered(method: str) -> str:
+    """The method's name in the registry, whatever its settings."""
+    spec = MethodSpec.find(method)
+    return spec.method.name if spec else method
 
 
 def _words(axes: Axes, title: str, labels: list[str] | None) -> None:

@@ -3,40 +3,29 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
 from .._support.messages import duration
 from .._support.progress import note, progress_bar
+from ..attribution import Registered, method_title
 from ..attribution.task import space_of
 from ..data import ImageData
 from ..data.pictures import Pictures
 from ..data.tiling import Grids, make_grids, possible_grids
-from ..metrics import (
-    METRICS,
-    Attribute,
-    Scores,
-    box_share,
-    completeness,
-    confident_images,
-    deletion,
-    insertion,
-    localisation,
-    predict,
-    removal,
-    sanity,
-    usual_number,
-)
+from ..metrics import METRICS, Attribute, Metric, Sample, confident_images
 from ..metrics.maps import maps_of
+from ..metrics.metric import Need
+from ..metrics.predictions import ACCURACY
 from ..models.classifier import network_input
 from ..models.network import CoDANet
-from .methods import Registered, Timed, fits
+from .methods import Timed, fits
 from .records import Key, Record, Records
-from .results import method_title
 from .sanity_maps import keep_sanity_maps
 
-ON_IMAGES = ("removal-least", "removal-most", "insertion", "deletion", "box", "completeness")
 PREDICTIONS, IMAGES, GRIDS = 1000, 16, 4  # per chunk, that is per line on disk
 
 
@@ -80,27 +69,29 @@ class Measurement:
 
     def make(self) -> list[Key]:
         """Cheap things that may show a mistake first: predictions of all models, then their grids, then maps."""
-        metrics, keys = self.plan.metrics, []
-        if "accuracy" in metrics or "localisation" in metrics:
-            keys += [self._predictions(label) for label in self.models]
-        grids = {label: self._grids(label) for label in self.models} if "localisation" in metrics else {}
-        on_images = [metric for metric in metrics if metric in ON_IMAGES]
+        metrics = [METRICS[name] for name in self.plan.metrics]
+        wanted = {need: [metric for metric in metrics if metric.needs == need] for need in get_args(Need)}
+        predictions = {metric.name: metric for metric in wanted["predictions"]}
+        if wanted["grids"]:  # which are made of the images that the model is sure of
+            predictions = {ACCURACY.name: ACCURACY, **predictions}
+        keys = [self._predictions(label, metric) for metric in predictions.values() for label in self.models]
+        grids = {label: self._grids(label, wanted["grids"][0]) for label in self.models} if wanted["grids"] else {}
         for label, model in self.models.items():
-            for name, method in self.plan.methods.items():
-                if not any(METRICS[metric].needs_maps for metric in metrics):
-                    continue
-                if why := fits(name, method, model):
+            for name, method in self.plan.methods.items() if any(metric.needs_maps for metric in metrics) else ():
+                if why := fits(method, model):
                     self.remark(f"{method_title(name)} cannot be used on {label}: {why}.")
                     continue
-                if on_images:
-                    keys += self._on_images(label, name, method, on_images)
+                if on_maps := wanted["maps"] + wanted["boxes"]:
+                    keys += self._on_maps(label, name, method, on_maps)
                 if (made := grids.get(label)) is not None:
-                    keys.append(self._localisation(label, name, method, made))
-                if "sanity" in metrics:
-                    keys.append(self._sanity(label, name, method))
+                    keys += [self._on_grids(label, name, method, metric, made) for metric in wanted["grids"]]
+                keys += [self._on_method(label, name, method, metric) for metric in wanted["method"]]
         if not keys:
             raise ValueError("nothing is left to measure: " + " ".join(self.remarks))
         return keys
+
+    def _sample(self, label: str, **given: Any) -> Sample:
+        return Sample(self.models[label], self.pictures[label], points=self.plan.points, seed=self.plan.seed, **given)
 
     def _chunks(self, title: str, total: int, size: int, done: Callable[[int], bool]) -> Iterator[tuple[int, int]]:
         """(start, stop) of what is not on disk yet, with a bar on a terminal and a line when all are."""
@@ -115,12 +106,12 @@ class Measurement:
         if missing and not self.quiet:
             note(f"{title}: {missing} of {total} in {duration(time.monotonic() - started)}")
 
-    def _predictions(self, label: str) -> Key:
-        key, pictures = (label, "", "accuracy"), self.pictures[label]
-        todo = self._chunks(f"{label}, predictions", len(pictures), PREDICTIONS, lambda s: self.records.has(key, s))
-        for start, stop in todo:
+    def _predictions(self, label: str, metric: Metric) -> Key:
+        key, pictures = (label, "", metric.name), self.pictures[label]
+        title = f"{label}, {'predictions' if metric is ACCURACY else metric.title.lower()}"
+        for start, stop in self._chunks(title, len(pictures), PREDICTIONS, lambda s: self.records.has(key, s)):
             began = time.perf_counter()
-            scores = predict(self.models[label], pictures, start, stop).scores()
+            scores = metric.run(self._sample(label, indices=range(start, stop)))
             self.records.add([Record(label, "", start, scores, elapsed=time.perf_counter() - began)])
         unreadable = len(pictures) - len(self.records.scores(key))
         if unreadable == len(pictures):
@@ -129,13 +120,13 @@ class Measurement:
             self.remark(f"{unreadable} of {len(pictures)} images cannot be read and are left out.")
         return key
 
-    def _grids(self, label: str) -> Grids | None:
+    def _grids(self, label: str, metric: Metric) -> Grids | None:
         """As many as asked for; otherwise the paper's number, or as many as this model's confident images fill."""
-        confident = confident_images(self.records.scores((label, "", "accuracy")))
+        confident = confident_images(self.records.scores((label, "", ACCURACY.name)))
         size = self.plan.grid_size or (3 if len(self.data.classes) >= 9 else 2)
         if self.plan.grids is not None:
             return make_grids(confident, self.plan.grids, size, seed=self.plan.seed)
-        wanted = usual_number("localisation", self.data.name) or 0
+        wanted = metric.usual_number(self.data.name) or 0
         possible = possible_grids([len(images) for images in confident.values()], size * size)
         if possible < wanted:
             self.remark(
@@ -143,23 +134,23 @@ class Measurement:
                 f"confidently, enough for {possible} grids of {size}x{size} instead of {wanted}."
             )
         if not possible:
-            self.remark(f"Localisation is left out for {label}.")
+            self.remark(f"{metric.title} is left out for {label}.")
             return None
         return make_grids(confident, min(possible, wanted), size, seed=self.plan.seed)
 
-    def _localisation(self, label: str, name: str, method: Attribute, grids: Grids) -> Key:
-        key = (label, name, "localisation")
+    def _on_grids(self, label: str, name: str, method: Attribute, metric: Metric, grids: Grids) -> Key:
+        key = (label, name, metric.name)
         title = f"{label}, {method_title(name)}, grids"
         for start, stop in self._chunks(title, len(grids), GRIDS, lambda s: self.records.has(key, s)):
             began, timed = time.perf_counter(), Timed(method)
-            scores = localisation(self.models[label], self.pictures[label], grids.part(start, stop), timed)
+            scores = metric.run(self._sample(label, grids=grids.part(start, stop), attribute=timed))
             elapsed = time.perf_counter() - began
             self.records.add([Record(label, name, start, scores, timed.seconds, timed.maps, elapsed)])
         return key
 
-    def _on_images(self, label: str, name: str, method: Attribute, metrics: list[str]) -> list[Key]:
+    def _on_maps(self, label: str, name: str, method: Attribute, metrics: list[Metric]) -> list[Key]:
         """All metrics of a chunk share its maps."""
-        keys = [(label, name, metric) for metric in metrics]
+        keys = [(label, name, metric.name) for metric in metrics]
         title = f"{label}, {method_title(name)}, images"
 
         def done(start: int) -> bool:
@@ -170,48 +161,41 @@ class Measurement:
             images, labels, _ = self.pictures[label].read(indices)
             timed, found = Timed(method), list[Record]()
             maps = maps_of(timed, self.models[label], images, labels)
-            for key in keys:
+            sample = self._sample(
+                label,
+                indices=indices,
+                images=images,
+                labels=labels,
+                maps=maps,
+                attribute=method,
+                empty=self._empty(label, method, images),
+            )
+            for key, metric in zip(keys, metrics, strict=True):
                 if not self.records.has(key, start):
                     began = time.perf_counter()
-                    scores = self._score(key[2], label, method, images, labels, maps, indices)
+                    scores = metric.run(sample)
                     elapsed = time.perf_counter() - began + (0 if found else timed.seconds)
                     found.append(Record(label, name, start, scores, timed.seconds, timed.maps, elapsed))
             self.records.add(found)
         return keys
 
-    def _score(
-        self,
-        metric: str,
-        label: str,
-        method: Attribute,
-        images: Tensor,
-        labels: Tensor,
-        maps: Tensor,
-        indices: list[int],
-    ) -> Scores:
-        model, seed, points = self.models[label], self.plan.seed, self.plan.points
-        if metric == "removal-least":
-            return removal(model, images, labels, maps, first="least", points=points, seed=seed)
-        if metric == "removal-most":
-            return removal(model, images, labels, maps, first="most", points=points, seed=seed)
-        if metric == "insertion":
-            return insertion(model, images, labels, maps, seed=seed)
-        if metric == "deletion":
-            return deletion(model, images, labels, maps, seed=seed)
-        if metric == "box":
-            return box_share(model, images, labels, maps, self.pictures[label].boxes(indices))
-        black = isinstance(model, CoDANet) and isinstance(method, Registered) and space_of(method.settings) == "image"
-        empty = network_input(model, torch.zeros_like(images[:1])) if black else None
-        return completeness(model, images, labels, maps, empty=empty)
+    def _empty(self, label: str, method: Attribute, images: Tensor) -> Tensor | None:
+        """Of a method that works on the image itself: a black one, encoded; None for a removed pixel everywhere."""
+        model = self.models[label]
+        if isinstance(model, CoDANet) and isinstance(method, Registered) and space_of(method.settings) == "image":
+            return network_input(model, torch.zeros_like(images[:1]))
+        return None
 
-    def _sanity(self, label: str, name: str, method: Attribute) -> Key:
-        key, few = (label, name, "sanity"), self.samples[: METRICS["sanity"].n]
-        title = f"{label}, {method_title(name)}, sanity check"
+    def _on_method(self, label: str, name: str, method: Attribute, metric: Metric) -> Key:
+        key, few = (label, name, metric.name), self.samples[: metric.n]
+        title = f"{label}, {method_title(name)}, {metric.title.lower()}"
         for start, stop in self._chunks(title, len(few), len(few), lambda s: self.records.has(key, s)):
             images, labels, _ = self.pictures[label].read(few[start:stop])
             began, timed = time.perf_counter(), Timed(method)
-            check = sanity(self.models[label], images, labels, timed, seed=self.plan.seed)
-            keep_sanity_maps(self.records.folder, label, name, images, check)
+            keep = partial(keep_sanity_maps, self.records.folder, label, name, images)
+            scores = metric.run(
+                self._sample(label, indices=few[start:stop], images=images, labels=labels, attribute=timed, keep=keep)
+            )
             elapsed = time.perf_counter() - began
-            self.records.add([Record(label, name, start, check.scores, timed.seconds, timed.maps, elapsed)])
+            self.records.add([Record(label, name, start, scores, timed.seconds, timed.maps, elapsed)])
         return key

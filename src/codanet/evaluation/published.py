@@ -2,13 +2,15 @@
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import nn
 
+from ..attribution import MethodSpec
+from ..attribution.task import InputSettings
 from ..models.network import CoDANet
 
 NAMES = {  # what the file calls the methods
@@ -59,9 +61,18 @@ class Published:
         temperature = self.temperature(metric, model)
         if not temperature:
             return None
-        plain = method.removesuffix(":space=image")  # which is what was published, where it makes a difference
-        return self.figures[KINDS[metric]][temperature].get(NAMES.get(plain, ""))
+        return self.figures[KINDS[metric]][temperature].get(NAMES.get(_as_published(method), ""))
 
     def mean(self, metric: str, model: nn.Module | None, method: str) -> float:
         """NaN if it was not published."""
         return float((self.entry(metric, model, method) or {}).get("mean", np.nan))
+
+
+def _as_published(method: str) -> str:
+    """The registered name of a method with the paper's settings, in either space: the paper's is that of the image."""
+    spec = MethodSpec.find(method)
+    if spec is None:
+        return ""
+    settings = spec.settings
+    settings = replace(settings, space="encoded") if isinstance(settings, InputSettings) else settings
+    return spec.method.name if settings == spec.method.settings else ""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +19,6 @@ from .._support.files import replacing
 from ..metrics import Scores
 
 SETTINGS, LINES = "settings.json", "records.jsonl"
-DIGITS = 7  # of the numbers in curves; values are kept to the last bit
 
 Key = tuple[str, str, str]  # model, method, metric
 
@@ -136,7 +136,7 @@ def _encoded(record: Record) -> dict[str, Any]:
         "notes": {str(place): note for place, note in enumerate(scores.notes) if note},
         "unit": scores.unit,
         "points": None if scores.points is None else _numbers(scores.points),
-        "extras": {name: _numbers(values, DIGITS) for name, values in scores.extras.items()},
+        "extras": {name: _numbers(values) for name, values in scores.extras.items()},
         "seconds": round(record.seconds, 6),
         "maps": record.maps,
         "elapsed": round(record.elapsed, 6),
@@ -157,14 +157,14 @@ def _decoded(line: dict[str, Any]) -> Record:
     return Record(line["model"], line["method"], line["start"], scores, *times)
 
 
-def _numbers(values: Tensor, digits: int | None = None) -> Any:
-    """Nested lists; JSON has no NaN, so it becomes null."""
+def _numbers(values: Tensor) -> Any:
+    """Nested lists, to the last bit; JSON has no NaN, so it becomes null."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, list):
             return [plain(each) for each in value]
         if isinstance(value, float):
-            return None if not math.isfinite(value) else value if digits is None else round(value, digits)
+            return value if math.isfinite(value) else None
         return value
 
     return plain(values.tolist())
@@ -174,5 +174,4 @@ def _tensor(numbers: Any) -> Tensor:
     def floats(value: Any) -> Any:
         return [floats(each) for each in value] if isinstance(value, list) else math.nan if value is None else value
 
-    found = torch.tensor(floats(numbers))
-    return found.double() if found.is_floating_point() else found
+    return torch.from_numpy(np.array(floats(numbers)))  # float64, or int64 of whole numbers

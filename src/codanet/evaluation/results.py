@@ -10,31 +10,11 @@ from typing import Any
 from torch import nn
 
 from .._support.files import replacing
-from ..attribution import METHODS
 from ..metrics import METRICS, Scores
+from . import table
 from .published import Published
 from .records import Records
-
-HEADS = ("metric", "model", "method", "mean", "95% interval", "n", "failed", "ms/map")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One measurement; the interval is a bootstrap over independent units, whole grids for localisation."""
-
-    metric: str
-    model: str
-    method: str  # "" for what is measured on the model alone
-    mean: float
-    low: float
-    high: float
-    n: int  # values, failed ones included
-    units: int  # independent ones among them
-    failed: int
-    notes: dict[str, int]  # what was odd, and on how many samples
-    seconds_per_map: float
-    higher_is_better: bool
-    published: float = math.nan  # the mean elsewhere
+from .table import Row
 
 
 @dataclass(frozen=True)
@@ -53,40 +33,11 @@ class Results:
 
     def cells(self) -> list[tuple[str, ...]]:
         """The table as words, the best mean of each metric and model marked with a star."""
-        best: dict[tuple[str, str], tuple[float, str]] = {}
-        for row in self.rows:
-            key, sign = (row.metric, row.model), 1 if row.higher_is_better else -1
-            if row.method and not math.isnan(row.mean):
-                best[key] = max(best.get(key, (-math.inf, "")), (sign * row.mean, row.method))
-        lines: list[tuple[str, ...]] = []
-        for row in self.rows:
-            several = sum((other.metric, other.model) == (row.metric, row.model) for other in self.rows) > 1
-            first = best.get((row.metric, row.model), (0, ""))[1] == row.method
-            star = " *" if several and first and METRICS[row.metric].ranked else ""
-            unit = METRICS[row.metric].unit
-            lines.append(
-                (
-                    f"{METRICS[row.metric].title} {'↑' if row.higher_is_better else '↓'}",
-                    row.model,
-                    method_title(row.method) + star if row.method else "",
-                    _number(row.mean),
-                    f"{_number(row.low, 3)} – {_number(row.high, 3)}",
-                    str(row.n) if row.units == row.n else f"{row.n} in {row.units} {unit}",
-                    str(row.failed),
-                    _milliseconds(row.seconds_per_map),
-                )
-                + (("" if math.isnan(row.published) else _number(row.published),) if self.compared else ())
-            )
-        return lines
-
-    @property
-    def compared(self) -> bool:
-        """Whether some of it has been published."""
-        return any(not math.isnan(row.published) for row in self.rows)
+        return table.cells(self.rows)
 
     @property
     def heads(self) -> tuple[str, ...]:
-        return (*HEADS, "published") if self.compared else HEADS
+        return table.heads(self.rows)
 
     def markdown(self) -> str:
         made = self.provenance
@@ -103,11 +54,7 @@ class Results:
 
     def sentences(self) -> list[str]:
         """What a reader of the table must know: what the metrics are, what failed, what was left out."""
-        named = dict.fromkeys(row.metric for row in self.rows)
-        told = [f"{METRICS[name].title}: {METRICS[name].about}." for name in named]
-        for row in self.rows:
-            where = " of ".join(part for part in (METRICS[row.metric].title, method_title(row.method)) if part)
-            told += [f"{where} on {row.model}, {count} of {row.n}: {note}." for note, count in row.notes.items()]
+        told = table.words(self.rows)
         for key, scores in self.scores.items():
             if "chance" in scores.extras:
                 chance = float(scores.extras["chance"].double().mean())
@@ -115,7 +62,7 @@ class Results:
         told = list(dict.fromkeys(told))
         if any(not math.isnan(row.seconds_per_map) for row in self.rows):
             told.append("ms/map: time per map in this run; a map of a grid has as many pixels as the grid.")
-        if self.compared:
+        if table.compared(self.rows):
             told.append("published: the mean in the file of published figures, for the model measured there.")
         return [*told, *self.remarks]
 
@@ -164,27 +111,11 @@ def rows_of(
                 scores.failed,
                 scores.reasons,
                 records.seconds_per_map((model, method, metric)),
-                scores.higher_is_better,
+                METRICS[metric].higher_is_better,
                 published.mean(metric, models[model], method) if published else math.nan,
             )
         )
     return tuple(rows)
-
-
-def method_title(name: str) -> str:
-    """As figures call it, the settings that were changed kept: 'Occ9:stride=4'."""
-    plain, colon, changes = name.partition(":")
-    return METHODS[plain].title + colon + changes if plain in METHODS else name
-
-
-def _number(value: float, digits: int = 4) -> str:
-    if math.isnan(value):
-        return "none"
-    return f"{value:.{digits}f}" if value == 0 or abs(value) >= 1e-3 else f"{value:.1e}"
-
-
-def _milliseconds(seconds: float) -> str:
-    return "" if math.isnan(seconds) else f"{seconds * 1000:.3g}" if seconds < 0.1 else f"{seconds * 1000:.0f}"
 
 
 def _finite(value: Any) -> Any:

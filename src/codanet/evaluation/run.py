@@ -10,14 +10,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._support.locks import alone_in
 from .._support.messages import nearest
 from .._support.version import __version__
 from ..data import ImageData, load_data
 from ..metrics import METRICS, choose_metrics
-from ..metrics.removal import POINTS
+from ..metrics.metric import POINTS
 from ..models.network import bare
 from .figures import draw
-from .measurement import ON_IMAGES, Measurement, Plan
+from .measurement import Measurement, Plan
 from .methods import Methods, choose_methods
 from .models import fitting, image_side, load_models, model_digest
 from .published import Published
@@ -27,7 +28,8 @@ from .results import Results, rows_of
 METHODS_OF_THE_PAPER = ("contributions", "grad", "ixg", "intgrad", "gradcam", "deeplift", "occlusion5", "occlusion9")
 METRICS_OF_THE_PAPER = ("accuracy", "localisation", "removal")
 SPLITS = {"val": False, "test": False, "train": True}  # whether it is the training part
-FORMAT = 1
+FORMAT = 2  # of records: in 1 numbers were rounded, and confidences kept instead of log-odds
+USUAL_IMAGES = 1024  # the paper's number
 
 
 def evaluate(
@@ -75,36 +77,40 @@ def evaluate(
         data = load_data(data, root=root, size=image_size or image_side(given), source=source)
     pictures = {label: fitting(label, model, data, plan.train) for label, model in given.items()}
     some = next(iter(pictures.values()))  # of all models the same, but for the cut
-    if "box" in named and some.split.boxes is None:
-        raise ValueError(f"these images of {data.name} have no boxes: leave out box, or use Tiny-ImageNet's val")
-    usual = METRICS["removal-least"].n or len(some)
-    samples = some.sample(images, usual, seed) if {*ON_IMAGES, "sanity"} & {*named} else []
+    needs = {name: METRICS[name].needs for name in named}
+    if "boxes" in needs.values() and some.split.boxes is None:
+        without = ", ".join(name for name, need in needs.items() if need == "boxes")
+        raise ValueError(f"these images of {data.name} have no boxes: leave out {without}, or use Tiny-ImageNet's val")
+    samples = some.sample(images, USUAL_IMAGES, seed) if {"maps", "boxes", "method"} & {*needs.values()} else []
     settings = settings_of_records(plan, data, given)
-    records = Records(Path(output), settings)
-    measurement = Measurement(plan, data, given, pictures, samples, records, quiet)
-    if samples and images is None and len(samples) < usual:
-        measurement.remark(f"{len(samples)} images are measured instead of {usual}: there are no more.")
-    keys = measurement.make()
-    order = list(METRICS)
-    keys.sort(key=lambda key: order.index(key[2]))  # stable: models and methods stay in the order given
-    provenance = {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": command,
-        "hours": round(records.hours(keys), 4),
-        "threads": torch.get_num_threads(),
-        "versions": {"codanet": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        "models": {label: {**files.get(label, {}), "digest": model_digest(model)} for label, model in given.items()},
-        "data": {"name": data.name, "checksum": data.checksum, "images": len(some)},
-        "settings": {**settings, "models": {}},
-        "methods": list(chosen),
-        "metrics": list(named),
-    }
-    scores = {key: records.scores(key) for key in keys}
-    results = Results(
-        records.folder, rows_of(records, keys, given, published), scores, provenance, tuple(measurement.remarks)
-    )
-    results.write()
-    draw(results, given, published)
+    with alone_in(Path(output), "the evaluation"):
+        records = Records(Path(output), settings)
+        measurement = Measurement(plan, data, given, pictures, samples, records, quiet)
+        if samples and images is None and len(samples) < USUAL_IMAGES:
+            measurement.remark(f"{len(samples)} images are measured instead of {USUAL_IMAGES}: there are no more.")
+        keys = measurement.make()
+        order = list(METRICS)
+        keys.sort(key=lambda key: order.index(key[2]))  # stable: models and methods stay in the order given
+        provenance = {
+            "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "command": command,
+            "hours": round(records.hours(keys), 4),
+            "threads": torch.get_num_threads(),
+            "versions": {"codanet": __version__, "torch": torch.__version__, "python": platform.python_version()},
+            "models": {
+                label: {**files.get(label, {}), "digest": model_digest(model)} for label, model in given.items()
+            },
+            "data": {"name": data.name, "checksum": data.checksum, "images": len(some)},
+            "settings": {**settings, "models": {}},
+            "methods": list(chosen),
+            "metrics": list(named),
+        }
+        scores = {key: records.scores(key) for key in keys}
+        results = Results(
+            records.folder, rows_of(records, keys, given, published), scores, provenance, tuple(measurement.remarks)
+        )
+        results.write()
+        draw(results, given, published)
     return results
 
 

@@ -158,7 +158,7 @@ def build(
     graph = _Graph(half)
     layers = [
         _Layer(graph, layer, factor, f"layers.{number}")
-        for number, (layer, factor) in enumerate(zip(model.units, model.norm_factors(), strict=True))
+        for number, (layer, factor) in enumerate(zip(model.dau_layers, model.norm_factors(), strict=True))
     ]
     encoded = maps = graph.add("Concat", "image", graph.add("Sub", graph.number(1), "image"), axis=1)
     for layer in layers:

@@ -23,17 +23,17 @@ from .._support.version import __version__
 from .._support.web import HEAD, ICON, script, styles
 from ..data import ImageData
 from ..data.examples import examples
+from ..data.image import size_for
 from ..models.facts import facts, named_classes
 from ..models.network import CoDANet
 from ..plot.colours import PALETTES, PERCENTILE, SHADES, heatmap
 from .check import Differences
 from .engine import BINARY, PACKAGE, SCRIPT, VERSION, engine
-from .write import export
+from .write import export, exportable
 
 WEB = Path(__file__).parent / "web"
 SHARED = ("picker", "viewer", "chooser", "saver")  # the scripts that `codanet demo` has, too
 OWN = ("packing", "picture", "colours", "network", "views", "files", "desk")
-OPEN_SIZE = (224, 224)  # of pictures for a model that takes any
 PICTURE_SIDE = 224  # of the examples, the shorter side
 MOST_BYTES = 64 * 2**20  # of a picture given to the page
 # Nothing but what is in the file: scripts by digest, the engine from the page's own memory, no request anywhere.
@@ -96,7 +96,7 @@ def _checked(models: Mapping[str, CoDANet], path: Path) -> Path:
     if not models:
         raise ValueError("no model was given: give at least one to show")
     for name, model in models.items():
-        if model.image_channels not in (1, 3):
+        if exportable(model).image_channels not in (1, 3):
             raise ValueError(
                 f"{name} takes images of {model.image_channels} channels: the page shows grey or RGB pictures (1 or 3)"
             )
@@ -113,17 +113,21 @@ def _document(models: Mapping[str, CoDANet], data: ImageData | None, blocks: Map
     packed = "\n".join(_packed(name, content) for name, content in blocks.items())
     words = json.dumps(_settings(models, data), ensure_ascii=False).replace("<", "\\u003c")
     title = " and ".join(models) if len(models) < 3 else f"{len(models)} models"
-    return (WEB / "page.html").read_text(encoding="utf-8").format(
-        policy=POLICY.format(digest=digest),
-        title=text(title),
-        icon=ICON,
-        styles=styles() + (WEB / "page.css").read_text(encoding="utf-8"),
-        head=HEAD,
-        version=text(__version__),
-        engine=f"{PACKAGE} {VERSION}",
-        settings=words,
-        packed=packed,
-        program=program,
+    return (
+        (WEB / "page.html")
+        .read_text(encoding="utf-8")
+        .format(
+            policy=POLICY.format(digest=digest),
+            title=text(title),
+            icon=ICON,
+            styles=styles() + (WEB / "page.css").read_text(encoding="utf-8"),
+            head=HEAD,
+            version=text(__version__),
+            engine=f"{PACKAGE} {VERSION}",
+            settings=words,
+            packed=packed,
+            program=program,
+        )
     )
 
 
@@ -165,8 +169,7 @@ def _settings(models: Mapping[str, CoDANet], data: ImageData | None) -> dict[str
 
 
 def _small(image: Image.Image, model: CoDANet) -> Image.Image:
-    height, width = model.image_size or OPEN_SIZE
-    shorter = max(PICTURE_SIDE, height, width)
+    shorter = max(PICTURE_SIDE, *size_for(model))
     scale = min(1.0, shorter / min(image.size))
     return image if scale == 1 else image.resize((round(image.width * scale), round(image.height * scale)))
 
@@ -175,7 +178,7 @@ def _described(model: CoDANet) -> dict[str, Any]:
     return {
         "name": model.name,
         "classes": named_classes(model),
-        "size": model.image_size or OPEN_SIZE,
+        "size": size_for(model),
         "channels": model.image_channels,
         "temperature": model.temperature,
         "bias": model.logit_bias,

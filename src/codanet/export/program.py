@@ -27,7 +27,7 @@ class ExplainedNet(nn.Module):
     def forward(self, image: Tensor, target: Tensor) -> tuple[Tensor, ...]:
         factors = [
             NormFactor(*(getattr(self, f"{name}{number}") for name in NormFactor._fields))
-            for number in range(len(self.model.units))
+            for number in range(len(self.model.dau_layers))
         ]
         encoded = torch.cat([image, 1 - image], 1)
         logits, linear_map = self.model.align(encoded, factors)

@@ -6,12 +6,12 @@ import copy
 import json
 import os
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from .._support.extras import optional
 from .._support.files import replacing
 from .._support.messages import nearest, reason
 from .._support.version import __version__
@@ -65,7 +65,7 @@ def export(
         True
     """
     path, format = _checked_path(Path(path), format, half)
-    net = _plain(model)
+    net = copy.deepcopy(exportable(model)).cpu().float().eval().requires_grad_(False)
     sides = _checked_size(size, net)
     images = check_images(net, sides)
     stored = _rounded(net) if half else net
@@ -139,21 +139,23 @@ def _checked_path(path: Path, format: str | None, half: bool) -> tuple[Path, str
     format = path.suffix.removeprefix(".").lower() if format is None else format
     if format not in FORMATS:
         raise ValueError(f"unknown format {format!r} for {path}{nearest(format, FORMATS)}")
-    if format == "onnx" and (find_spec("onnx") is None or find_spec("onnxruntime") is None):
-        raise ValueError("ONNX needs onnx and onnxruntime, which are not installed: pip install 'codanet[export]'")
+    if format == "onnx":
+        with optional():
+            import onnx  # noqa: F401
+            import onnxruntime  # noqa: F401 (whether they are there)
     if half and format != "onnx":
         raise ValueError("half precision was asked for in a .pt2 file: only .onnx files can hold it")
     return path, format
 
 
-def _plain(model: nn.Module) -> CoDANet:
-    """A copy on the CPU in float32."""
+def exportable(model: nn.Module) -> CoDANet:
+    """The model itself, if a graph can hold its explanation."""
     inner = bare(model)
     if not isinstance(inner, CoDANet):
         raise ValueError(f"a {type(inner).__name__} was given: only a CoDANet has its explanation in its graph")
     if not isinstance(inner.rescale, str):
         raise ValueError("this model rescales with a function, which a graph cannot hold: use 'sq', 'l2' or 'l1'")
-    return copy.deepcopy(inner).cpu().float().eval().requires_grad_(False)
+    return inner
 
 
 def _rounded(model: CoDANet) -> CoDANet:
@@ -174,6 +176,6 @@ def _checked_size(size: int | tuple[int, int] | None, model: CoDANet) -> tuple[i
     if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
         raise ValueError(f"size is {size!r}: give the height and width in pixels, or None for any")
     height, width = sides
-    for layer in model.units:
+    for layer in model.dau_layers:
         height, width = layer.output_size(height, width)
     return sides[0], sides[1]

@@ -11,7 +11,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from ..attribution import Method, Settings, attribute, settings_of
+from .._support.extras import optional
+from ..attribution import Method, MethodSettings, attribute, settings_of
 from ..attribution.task import prepare, space_of
 from ..attribution.untouched import untouched
 from ..models.explanation import Target
@@ -24,7 +25,7 @@ def explain_func(
     model: nn.Module,
     inputs: ArrayLike | Tensor,
     targets: ArrayLike | Tensor,
-    method: str | Method | Settings = "contributions",
+    method: str | Method | MethodSettings = "contributions",
     seed: int = 0,
     batch_size: int | None = None,
     **kwargs: Any,
@@ -48,7 +49,7 @@ def quantus_scores(
     model: nn.Module,
     images: Tensor,
     targets: Target = None,
-    method: str | Method | Settings = "contributions",
+    method: str | Method | MethodSettings = "contributions",
     *,
     seed: int = 0,
     batch_size: int | None = None,
@@ -60,10 +61,8 @@ def quantus_scores(
     it. The model is in evaluation mode meanwhile. The metric draws its random numbers from the seed; the caller's are
     left as they were.
     """
-    try:
+    with optional():
         import quantus
-    except ImportError as error:
-        raise ValueError("Quantus is not installed: pip install 'codanet[quantus]'") from error
     if not isinstance(metric, quantus.Metric):
         raise ValueError(f"metric is {metric!r}: give a Quantus metric, such as quantus.Sparseness()")
     model = bare(model)

@@ -1,6 +1,7 @@
 """The paper's measures of explanations, one file each; per-sample values, and `METRICS`, the list of them.
 
-A metric takes `attribute(model, images, targets) -> maps [N, H, W]`, or the maps themselves.
+A metric's function takes `attribute(model, images, targets) -> maps [N, H, W]`, or the maps themselves; its entry in
+`METRICS` runs on a `Sample`.
 """
 
 from .box import box_share
@@ -8,11 +9,13 @@ from .completeness import completeness
 from .insertion import deletion, insertion
 from .localisation import cell_shares, localisation
 from .maps import Attribute, contributions
+from .metric import Metric, Sample
 from .predictions import Predictions, confident_images, predict
-from .registry import FAMILIES, METRICS, Metric, choose_metrics, usual_number
+from .registry import FAMILIES, METRICS, choose_metrics, register_metric
 from .removal import removal
 from .sanity import SanityCheck, sanity
 from .scores import Scores
+from .share import positive_share
 
 __all__ = [
     "FAMILIES",
@@ -20,6 +23,7 @@ __all__ = [
     "Attribute",
     "Metric",
     "Predictions",
+    "Sample",
     "SanityCheck",
     "Scores",
     "box_share",
@@ -31,8 +35,9 @@ __all__ = [
     "deletion",
     "insertion",
     "localisation",
+    "positive_share",
     "predict",
+    "register_metric",
     "removal",
     "sanity",
-    "usual_number",
 ]

@@ -4,20 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from .maps import Attribute, maps_of
+from .metric import Metric
 from .scores import NO_POSITIVE, NOT_FINITE, Scores
+from .share import box_masks, has_positive, positive_share
 
 NO_BOX = "the box holds no pixel of the image"
-
-
-def box_masks(boxes: Tensor, height: int, width: int) -> Tensor:
-    """Boxes [N, 4], first and last column and row (x_min, y_min, x_max, y_max), as masks [N, H, W]."""
-    if boxes.ndim != 2 or boxes.shape[1] != 4:
-        raise ValueError(f"boxes are {list(boxes.shape)}: give (x_min, y_min, x_max, y_max) for each image, [N, 4]")
-    x_min, y_min, x_max, y_max = (side.view(-1, 1) for side in boxes.double().unbind(1))
-    columns, rows = torch.arange(width), torch.arange(height)
-    across = (columns >= x_min.floor()) & (columns <= x_max.ceil())  # [N, W]
-    down = (rows >= y_min.floor()) & (rows <= y_max.ceil())  # [N, H]
-    return down[:, :, None] & across[:, None, :]
 
 
 def box_share(
@@ -31,14 +22,23 @@ def box_share(
     if len(boxes) != len(maps):
         raise ValueError(f"{len(boxes)} boxes were given for {len(maps)} images: give one for each")
     inside = box_masks(boxes, maps.shape[1], maps.shape[2])
-    positive = maps.clamp(min=0)
-    total = positive.sum((1, 2))
-    nothing = total == 0
-    values = torch.where(nothing, 0.0, (positive * inside).sum((1, 2)) / torch.where(nothing, 1.0, total))
     finite, empty = maps.flatten(1).isfinite().all(1), ~inside.flatten(1).any(1)
-    values[~finite | empty] = torch.nan
+    values = positive_share(maps, inside).masked_fill(empty, torch.nan)
     notes = tuple(
-        NO_BOX if no_box else NOT_FINITE if not good else NO_POSITIVE if none else ""
-        for no_box, good, none in zip(empty.tolist(), finite.tolist(), nothing.tolist(), strict=True)
+        NO_BOX if no_box else NOT_FINITE if not good else NO_POSITIVE if not some else ""
+        for no_box, good, some in zip(empty.tolist(), finite.tolist(), has_positive(maps).tolist(), strict=True)
     )
     return Scores("box", values, notes, {"chance": inside.double().mean((1, 2))})
+
+
+BOX = Metric(
+    "box",
+    "Inside the box",
+    True,
+    "positive attribution inside the object's box over all positive attribution; chance is the box's share of the "
+    "image",
+    "boxes",
+    lambda given: box_share(
+        given.model, given.images, given.labels, given.maps, given.pictures.boxes(list(given.indices))
+    ),
+)

@@ -1,14 +1,17 @@
 """The completeness error: how far a map is from adding up to the logit that it explains.
 
-|Σ map + logit of an empty input - logit| / max(1, |logit|). For an empty input a CoDA-Net's logits are b0, so that its
-contributions have nothing but rounding here; Integrated Gradients has the error of its integral.
+|Σ map - (logit - logit of an empty input)|, over Σ |map|: over what was distributed, so that b0 does not count. For an
+empty input a CoDA-Net's logits are b0, so that its contributions have nothing but rounding here; Integrated Gradients
+has the error of its integral.
 """
 
 import torch
 from torch import Tensor, nn
 
 from ..models.classifier import baseline, logits_of, network_input
+from ..models.explanation import completeness_error
 from .maps import Attribute, checked_targets, maps_of
+from .metric import Metric
 from .scores import NOT_FINITE, Scores
 
 
@@ -30,6 +33,16 @@ def completeness(
     logits = logits_of(model, inputs, batch_size).gather(1, chosen[:, None])[:, 0]
     base = logits_of(model, nothing.contiguous())[0][chosen]
     finite = maps.flatten(1).isfinite().all(1)
-    errors = (maps.sum((1, 2)) + base - logits).abs() / logits.abs().clamp(min=1)
+    errors = completeness_error(maps.flatten(1), logits - base)
     errors = torch.where(finite, errors, torch.nan)
     return Scores("completeness", errors, tuple("" if good else NOT_FINITE for good in finite.tolist()))
+
+
+COMPLETENESS = Metric(
+    "completeness",
+    "Completeness error",
+    False,
+    "|sum of the map - (logit - logit of an empty image)| / sum of |map|, 1 for a map of zeros",
+    "maps",
+    lambda given: completeness(given.model, given.images, given.labels, given.maps, empty=given.empty),
+)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..models.classifier import baseline, network_input
 from .maps import Attribute, checked_targets, maps_of
+from .metric import Metric
 from .removal import replacement_curves
 from .scores import Scores
 
@@ -71,3 +72,21 @@ def blurred(images: Tensor) -> Tensor:
     padded = nn.functional.pad(images, (reach,) * 4, mode="replicate")
     rows = nn.functional.conv2d(padded, line, groups=images.shape[1])
     return nn.functional.conv2d(rows, line.transpose(2, 3), groups=images.shape[1])
+
+
+INSERTION = Metric(
+    "insertion",
+    "Insertion",
+    True,
+    "area under the true class's probability while a blurred image gets its pixels back, most important first",
+    "maps",
+    lambda given: insertion(given.model, given.images, given.labels, given.maps, seed=given.seed),
+)
+DELETION = Metric(
+    "deletion",
+    "Deletion",
+    False,
+    "area under the true class's probability while all pixels are removed, most important first",
+    "maps",
+    lambda given: deletion(given.model, given.images, given.labels, given.maps, seed=given.seed),
+)

@@ -4,14 +4,15 @@ Grids are made as in the paper: for each a random set of classes, and of each cl
 image that no grid before it has used. Every class in a grid is explained once.
 """
 
-import torch
 from torch import Tensor, nn
 
 from ..data.pictures import Pictures
 from ..data.tiling import Grids
 from ..models.classifier import like
 from .maps import Attribute
+from .metric import Metric, Sample
 from .scores import NO_POSITIVE, NOT_FINITE, Scores
+from .share import cell_masks, has_positive, positive_share
 
 GRIDS_AT_ONCE = 4
 
@@ -25,17 +26,12 @@ def cell_shares(maps: Tensor, size: int) -> Scores:
     cells = size * size
     if maps.ndim != 4 or maps.shape[1] != cells or maps.shape[2] % size or maps.shape[3] % size:
         raise ValueError(f"maps are {list(maps.shape)}: for {size}x{size} grids give [G, {cells}, {size}·H, {size}·W]")
-    height, width = maps.shape[2] // size, maps.shape[3] // size
-    positive = maps.double().clamp(min=0).view(-1, cells, size, height, size, width).sum((3, 5)).flatten(2)
-    own = positive.diagonal(dim1=1, dim2=2)  # [G, cells]
-    total = positive.sum(2)
-    nothing = total == 0
-    failed = ~maps.isfinite().all(-1).all(-1)
-    values = torch.where(nothing, 0.0, own / torch.where(nothing, 1.0, total))
-    values[failed] = torch.nan
+    own = cell_masks(size, maps.shape[2], maps.shape[3])
+    failed, positive = ~maps.isfinite().all(-1).all(-1), has_positive(maps)
+    values = positive_share(maps, own)  # [G, cells]
     notes = [
-        NOT_FINITE if bad else NO_POSITIVE if empty else ""
-        for bad, empty in zip(failed.flatten().tolist(), nothing.flatten().tolist(), strict=True)
+        NOT_FINITE if bad else NO_POSITIVE if not some else ""
+        for bad, some in zip(failed.flatten().tolist(), positive.flatten().tolist(), strict=True)
     ]
     return Scores("localisation", values.flatten(), tuple(notes), unit=cells)
 
@@ -73,3 +69,22 @@ def _maps(model: nn.Module, grids: Grids, images: Tensor, attribute: Attribute) 
         given = list(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
         raise ValueError(f"the maps are {given} for {len(grids)} grids {list(images.shape)}: give a map per cell")
     return maps.detach().cpu().view(wanted)
+
+
+def _run(given: Sample) -> Scores:
+    assert given.grids is not None
+    return localisation(given.model, given.pictures, given.grids, given.attribute)
+
+
+LOCALISATION = Metric(
+    "localisation",
+    "Localisation",
+    True,
+    "positive attribution inside the cell of the explained class over all positive attribution, on grids of "
+    "confidently classified images (eq. 11); chance is 1 over the number of cells",
+    "grids",
+    _run,
+    unit="grids",
+    n=500,
+    n_elsewhere=250,
+)

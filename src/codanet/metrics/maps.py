@@ -4,29 +4,14 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from ..attribution import Contributions, Registered
 from ..models.classifier import like
-from ..models.network import CoDANet, bare
 
 # (model, images [N, C, H, W] in [0, 1], targets [N]) to maps [N, H, W]
 Attribute = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 
-class Contributions:
-    """A CoDA-Net's own maps. Several targets per image, [N, K], share one forward pass and give [N, K, H, W]."""
-
-    several_targets = True
-
-    def __call__(self, model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
-        model = bare(model)
-        if not isinstance(model, CoDANet):
-            raise ValueError(
-                f"a {type(model).__name__} has no contributions of its own: only CoDA-Nets have, so choose another "
-                "method"
-            )
-        return model.explain(images, targets).pixels
-
-
-contributions = Contributions()
+contributions = Registered(Contributions())  # a CoDA-Net's own maps
 
 
 def checked_targets(images: Tensor, targets: Tensor) -> Tensor:

@@ -1,10 +1,11 @@
 """Pixel removal (sec. 4.2, C.4; Srinivas and Fleuret 2019): what the probability does as pixels go, in order.
 
-A removed pixel is zero in all six encoded channels of a CoDA-Net, and `attribution.task.baseline` elsewhere. The target
-is the true class, of every image, classified correctly or not: the published curves start at the mean probability of
-the true class.
+A removed pixel is zero in all six encoded channels of a CoDA-Net, elsewhere `models.classifier.baseline`. The target is
+the true class, of every image, classified correctly or not: the published curves start at the mean probability of the
+true class.
 """
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -13,10 +14,10 @@ from torch import Tensor, nn
 from ..models.classifier import baseline, network_input
 from .curves import pixel_counts, places, probability_curves
 from .maps import Attribute, checked_targets, maps_of
+from .metric import POINTS, Metric, Sample
 from .scores import CONSTANT, NOT_FINITE, Scores
 
 SHARE = 0.25  # of the pixels
-POINTS = 129  # every second pixel of a 32x32 image
 
 
 def removal(
@@ -71,3 +72,27 @@ def replacement_curves(
         for good, same in zip(finite.tolist(), flat.tolist(), strict=True)
     )
     return curves, tuple(notes)
+
+
+def _run(first: Literal["least", "most"]) -> Callable[[Sample], Scores]:
+    return lambda given: removal(
+        given.model, given.images, given.labels, given.maps, first=first, points=given.points, seed=given.seed
+    )
+
+
+REMOVAL_LEAST = Metric(
+    "removal-least",
+    "Removal, least first",
+    True,
+    "mean probability of the true class while the least important quarter of the pixels is removed",
+    "maps",
+    _run("least"),
+)
+REMOVAL_MOST = Metric(
+    "removal-most",
+    "Removal, most first",
+    False,
+    "mean probability of the true class while the most important quarter of the pixels is removed",
+    "maps",
+    _run("most"),
+)

@@ -13,8 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .._support.extras import optional
 from ..models.classifier import like
 from .maps import Attribute, maps_of
+from .metric import Metric, Sample
 from .scores import NOT_FINITE, Scores
 
 MOST_STEPS = 12  # a deeper network is reset in that many groups of neighbouring layers
@@ -104,7 +106,8 @@ def _each(maps: Tensor, compare: Callable[[np.ndarray, np.ndarray], float]) -> T
 
 def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
     """Spearman's. A flat map is like itself, 1, and like nothing else, 0."""
-    from scipy.stats import rankdata  # type: ignore[import-untyped]
+    with optional():
+        from scipy.stats import rankdata
 
     ranks = [rankdata(values) - (values.size + 1) / 2 for values in (one, other)]
     norm = float(np.sqrt((ranks[0] @ ranks[0]) * (ranks[1] @ ranks[1])))
@@ -114,10 +117,30 @@ def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
 def similarity(one: np.ndarray, other: np.ndarray) -> float:
     """SSIM of the maps, each scaled by its largest magnitude into [0, 1] with its zero at 0.5: on signed values a
     negative mean times a negative covariance would count as likeness. NaN for maps of less than 3x3 pixels."""
-    from skimage.metrics import structural_similarity
+    with optional():
+        from skimage.metrics import structural_similarity
 
     window = min(7, *(side - (side + 1) % 2 for side in one.shape))
     if window < 3:
         return float("nan")
     scaled = [0.5 + values / (2 * np.abs(values).max() or 1.0) for values in (one, other)]
     return float(structural_similarity(*scaled, data_range=1.0, win_size=window))
+
+
+def _run(given: Sample) -> Scores:
+    check = sanity(given.model, given.images, given.labels, given.attribute, seed=given.seed)
+    given.keep(check)
+    return check.scores
+
+
+SANITY = Metric(
+    "sanity",
+    "Sanity check",
+    False,
+    "rank correlation of the maps with those of the same network, its layers re-initialised one after another from the "
+    "output, mean over the steps; about 0 passes, 1 fails",
+    "method",
+    _run,
+    n=16,
+    ranked=False,
+)

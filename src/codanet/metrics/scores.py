@@ -8,8 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .registry import METRICS
-
 NOT_FINITE = "the map has values that are not finite"
 NO_POSITIVE = "no positive attribution"
 CONSTANT = "constant map: its pixels are ordered at random"
@@ -37,10 +35,6 @@ class Scores:
                 f"{len(self.values)} values with {len(self.notes)} notes in units of {self.unit}: give a note per "
                 "value, and whole units"
             )
-
-    @property
-    def higher_is_better(self) -> bool:
-        return METRICS[self.metric].higher_is_better
 
     def __len__(self) -> int:
         return len(self.values)

@@ -50,6 +50,15 @@ def probabilities(model: nn.Module, logits: Tensor) -> Tensor:
     return logits.sigmoid() if isinstance(bare(model), CoDANet) else logits.softmax(1)
 
 
+def log_odds(model: nn.Module, logits: Tensor, classes: Tensor) -> Tensor:
+    """log p / (1 - p) of one class each, [N], for logits [N, classes]: exact where p itself rounds to 1."""
+    own = logits.gather(1, classes[:, None])[:, 0]
+    if isinstance(bare(model), CoDANet):
+        return own
+    others = logits.scatter(1, classes[:, None], -torch.inf).logsumexp(1)
+    return (own - others).nan_to_num(nan=torch.nan)  # of a single class infinite, which a file cannot hold
+
+
 def network_input(model: nn.Module, images: Tensor) -> Tensor:
     """What pixels are removed from: a CoDA-Net's six encoded channels, other models' images."""
     images, model = like(model, images), bare(model)

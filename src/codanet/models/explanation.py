@@ -61,9 +61,8 @@ class Explanation:
         return self.inputs[:, : self.inputs.shape[1] // 2]
 
     def completeness_error(self) -> Tensor:
-        """|Σ contributions + bias - logit| / max(1, |logit|), [N] or [N, K]: rounding, and nothing else."""
-        total = self.contributions.double().sum((-3, -2, -1)) + self.bias
-        return (total - self.target_logits).abs() / self.target_logits.abs().clamp(min=1)
+        """|Σ contributions - (logit - bias)| / Σ |contributions|, [N] or [N, K]: rounding, and nothing else."""
+        return completeness_error(self.contributions.flatten(-3), self.target_logits.double() - self.bias)
 
     def class_name(self, target: int) -> str:
         return self.class_names[target] if self.class_names else str(target)
@@ -140,6 +139,17 @@ class Explanation:
             f"src='data:image/png;base64,{source}'>"
             f"<table><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>{''.join(lines)}</table>{note}"
         )
+
+
+def completeness_error(parts: Tensor, total: Tensor) -> Tensor:
+    """How far parts [..., n] are from their total [...], over what they distribute: |Σ parts - total| / Σ |parts|.
+
+    Parts too small to make up the total are measured against the total instead, so that nothing at all has an error of
+    1, unless nothing is the total: then it is 0.
+    """
+    parts, total = parts.double(), total.double()
+    scale = torch.maximum(parts.abs().sum(-1), total.abs())
+    return (parts.sum(-1) - total).abs() / torch.where(scale > 0, scale, 1.0)
 
 
 def _plain(tensor: Tensor) -> Tensor:

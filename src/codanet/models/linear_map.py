@@ -39,23 +39,22 @@ class LinearMap:
             raise ValueError(f"layer is {layer!r}: layers run from 0, the encoded image, to {self.depth}, the logits")
         return self.activations[min(layer, self.depth - 1)]
 
-    def pull(self, rows: Tensor, target: int, source: int = 0) -> Tensor:
-        """Rows [N, K, *shape(target)] over layer `target` as rows [N, K, *shape(source)] over layer `source`."""
-        for layer in (source, target):
-            self._checked(layer)
-        if source > target:
+    def pull(self, rows: Tensor, layer: int, source: int = 0) -> Tensor:
+        """Rows [N, K, *shape(layer)] over one layer as rows [N, K, *shape(source)] over an earlier one, `source`."""
+        for either in (source, layer):
+            self._checked(either)
+        if source > layer:
             raise ValueError(
-                f"source {source} lies behind target {target}: the map runs from the earlier layer to the later"
+                f"source {source} lies behind layer {layer}: the map runs from the earlier layer to the later"
             )
-        expected = (self.logits.shape[0], *self.shape(target))
+        expected = (self.logits.shape[0], *self.shape(layer))
         if rows.ndim != len(expected) + 1 or (rows.shape[0], *rows.shape[2:]) != expected:
             sizes = ", ".join(map(str, expected[1:]))
             raise ValueError(f"rows have shape {list(rows.shape)}: they must be [{expected[0]}, K, {sizes}]")
         with torch.set_grad_enabled(self.differentiable and torch.is_grad_enabled()):
-            return self._pull(rows, target, source)
+            return self._pull(rows, layer, source)
 
-    def _pull(self, rows: Tensor, target: int, source: int) -> Tensor:
-        layer = target
+    def _pull(self, rows: Tensor, layer: int, source: int) -> Tensor:
         if layer == self.depth and layer > source:  # the pooling's transpose: every position gets the row, over T
             positions = self.activations[-1].shape[2:]
             rows = (rows / self.temperature)[..., None, None].expand(*rows.shape, *positions)
@@ -88,9 +87,9 @@ class LinearMap:
         values = self.activations[source] if source < self.depth else self.logits - self.bias
         return row * values
 
-    def matrix(self, target: int, source: int = 0) -> Tensor:
-        """The dense W [N, entries of target, entries of source]; for small nets."""
-        shape, before = self.shape(target), self.shape(source)
+    def matrix(self, layer: int, source: int = 0) -> Tensor:
+        """The dense W [N, entries of the layer, entries of source]; for small nets."""
+        shape, before = self.shape(layer), self.shape(source)
         entries, columns = (int(torch.tensor(size).prod()) for size in (shape, before))
         if len(self.logits) * entries * columns > DENSE_NUMBERS:
             raise ValueError(
@@ -99,5 +98,5 @@ class LinearMap:
             )
         rows = torch.eye(entries, dtype=self.weights[0].scale.dtype, device=self.logits.device)
         rows = rows.view(1, entries, *shape).expand(len(self.logits), entries, *shape)
-        parts = [self.pull(some, target, source).flatten(2) for some in rows.split(MATRIX_ROWS, 1)]
+        parts = [self.pull(some, layer, source).flatten(2) for some in rows.split(MATRIX_ROWS, 1)]
         return torch.cat(parts, 1).reshape(len(self.logits), entries, columns)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, cast
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..dau import DAUConv2d, NormFactor, Rescale
+from .architectures import Layer
 from .explanation import Explanation, Target, resolve_targets
 from .linear_map import LinearMap
 
@@ -19,16 +19,6 @@ CHUNK_NUMBERS = 16 << 20  # floats of a layer's products that an explanation hol
 
 
 Factors = Sequence[NormFactor] | None  # of every layer, where they are at hand
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A row of the paper's architecture table."""
-
-    units: int
-    rank: int
-    kernel_size: int = 3
-    stride: int = 1
 
 
 def bare(model: nn.Module) -> nn.Module:
@@ -101,17 +91,17 @@ class CoDANet(nn.Module):
         return None if names is None else tuple(str(name) for name in names)
 
     @property
-    def units(self) -> tuple[DAUConv2d, ...]:
+    def dau_layers(self) -> tuple[DAUConv2d, ...]:
         """The layers, typed."""
         return tuple(cast(DAUConv2d, layer) for layer in self.layers)
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.units[0].A.dtype
+        return self.dau_layers[0].A.dtype
 
     @property
     def device(self) -> torch.device:
-        return self.units[0].A.device
+        return self.dau_layers[0].A.device
 
     def encode(self, images: Tensor) -> Tensor:
         """[r, g, b] to [r, g, b, 1-r, 1-g, 1-b], so that dark pixels count as much as bright ones."""
@@ -149,12 +139,12 @@ class CoDANet(nn.Module):
 
     def norm_factors(self) -> tuple[NormFactor, ...]:
         """What the layers make of their parameters alone."""
-        return tuple(layer.norm_factor() for layer in self.units)
+        return tuple(layer.norm_factor() for layer in self.dau_layers)
 
     def features(self, encoded: Tensor, factors: Factors = None) -> Tensor:
         """The last layer's map [N, classes, H', W'], before pooling."""
         encoded = encoded.contiguous(memory_format=torch.channels_last)
-        for layer, factor in zip(self.units, factors or repeat(None), strict=False):
+        for layer, factor in zip(self.dau_layers, factors or repeat(None), strict=False):
             encoded = layer(encoded, factor)
         return encoded
 
@@ -172,7 +162,7 @@ class CoDANet(nn.Module):
         return self.pool(self.features(encoded, factors))
 
     def compile(self, **options: Any) -> None:
-        """Compile forward passes and explanations with torch.compile, on first use and for the kinds of input that come.
+        """Compile forward passes and explanations with torch.compile, on first use.
 
         options: torch.compile's. Batches of any size share one compilation; another picture size is another one.
         """
@@ -183,13 +173,13 @@ class CoDANet(nn.Module):
     def align(self, images: Tensor, factors: Factors = None) -> tuple[Tensor, LinearMap]:
         """The logits, and the linear map that made them of the images; differentiable."""
         activations, weights = [self.encode(images).contiguous(memory_format=torch.channels_last)], []
-        for layer, factor in zip(self.units, factors or repeat(None), strict=False):
+        for layer, factor in zip(self.dau_layers, factors or repeat(None), strict=False):
             out, made = layer.align(activations[-1], factor)
             activations.append(out)
             weights.append(made)
         logits = self.pool(activations[-1])
         return logits, LinearMap(
-            self.units,
+            self.dau_layers,
             tuple(activations),
             tuple(weights),
             self.temperature,
@@ -237,12 +227,16 @@ class CoDANet(nn.Module):
         """The logits [N, classes], the targets [N, K], and their rows of W / T [N, K, 2C, H, W]."""
         logits, linear_map = self.align(encoded, factors)
         targets = logits.argmax(1, keepdim=True) if targets is None else targets
-        return logits, targets, torch.cat([linear_map.class_rows(some) for some in targets.split(targets_at_once, 1)], 1)
+        return (
+            logits,
+            targets,
+            torch.cat([linear_map.class_rows(some) for some in targets.split(targets_at_once, 1)], 1),
+        )
 
     def _largest_products(self, height: int, width: int) -> int:
         """The most numbers that one image's products Âᵀp, or rows pulled back, hold in any layer."""
         largest = 1
-        for layer in self.units:
+        for layer in self.dau_layers:
             height, width = layer.output_size(height, width)
             largest = max(largest, height * width * layer.A.shape[0] * layer.A.shape[1])
         return largest

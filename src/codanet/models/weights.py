@@ -2,8 +2,8 @@
 
 import json
 import os
-import re
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,37 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from .._support.files import replacing
-from .._support.messages import nearest
+from .._support.limits import parse_json, shown
 from .._support.version import __version__
+from .digest import content_digest
 from .network import CoDANet, Layer
-from .zoo import ARCHITECTURES, create_model
+from .weight_files import weights_file
 
 FORMAT = 1
-HEADER = "codanet"
-SHIPPED = Path(__file__).parent / "shipped"
+HEADER, DIGEST = "codanet", "sha256"
+MOST_LAYERS = 1000
+MOST_PRODUCTS = 2**30  # numbers that a layer makes of one picture on the way: 4 GiB in float32
 
 
 def save(model: CoDANet, path: str | os.PathLike[str], provenance: Mapping[str, Any] | None = None) -> Path:
-    """Write the model to one file, all of it or nothing."""
+    """Write a model to one file, all of it or nothing, with its architecture, class names and provenance.
+
+    Args:
+        model: A CoDANet whose `rescale` is a name; a function cannot be kept in a file.
+        path: Where to write, usually ending in .safetensors. A file that is there is replaced.
+        provenance: Text, numbers and lists to keep in the header besides the model's own: data, settings, accuracy.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: If the file cannot be written or the provenance is not JSON.
+
+    Example:
+        >>> import codanet
+        >>> codanet.save(codanet.create_model("nano_coda"), "model.safetensors")  # doctest: +SKIP
+        PosixPath('model.safetensors')
+    """
     if not isinstance(model.rescale, str):
         raise ValueError("this model rescales with a function, which a file cannot hold: use 'sq', 'l2' or 'l1'")
     path = Path(path)
@@ -52,16 +71,14 @@ def save(model: CoDANet, path: str | os.PathLike[str], provenance: Mapping[str, 
         raise ValueError(f"the provenance cannot be written as JSON ({error}): give text, numbers and lists") from None
     try:
         with replacing(path) as part:
-            save_file(tensors, part, metadata={HEADER: words})
+            save_file(tensors, part, metadata={HEADER: words, DIGEST: content_digest(words, tensors)})
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{path} could not be written ({error}): make room or choose another place") from None
     return path
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    if not path.is_file():
-        what = "is a folder" if path.is_dir() else "does not exist"
-        raise ValueError(f"{path} {what}: give a .safetensors file written by codanet.save")
+def _read(path: Path) -> tuple[Any, dict[str, Tensor], dict[str, str]]:
+    """The header, the tensors, and the digest with what it is of."""
     try:
         with safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
@@ -70,40 +87,42 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
                     f"{path} is a safetensors file without a codanet header: give one written by codanet.save, or use "
                     "codanet.import_state_dict for the layout of the paper's code"
                 )
-            header = json.loads(metadata[HEADER])
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError, json.JSONDecodeError) as error:
+    except (SafetensorError, OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read as safetensors ({error}): it is damaged or of another kind") from None
-    return header, tensors
+    try:
+        return parse_json(metadata[HEADER]), tensors, metadata
+    except ValueError as error:
+        raise ValueError(f"{path} has a header that cannot be read ({error}): save the model again") from None
 
 
-def list_shipped() -> list[str]:
-    """The trained models that come with the package, by name."""
-    return sorted(path.stem for path in SHIPPED.glob("*.safetensors"))
+def load(path: str | os.PathLike[str], *, compile: bool = False) -> CoDANet:
+    """A trained model, ready to use: one that comes with the package, by name, or one in a file written by `save`.
 
+    Args:
+        path: One of `list_models(pretrained=True)`, such as "cifar10", or the path of a .safetensors file.
+        compile: Compile forward passes and explanations with torch.compile on their first use. That takes a while
+            once for every kind of input, and pays off over many images; it needs a C++ compiler on a CPU.
 
-def weights_path(model: str | os.PathLike[str]) -> Path:
-    """The file of a model that comes with the package, by its name, or of any other."""
-    if isinstance(model, str) and model in list_shipped():
-        return SHIPPED / f"{model}.safetensors"
-    path = Path(model)
-    if not path.exists() and not path.suffix and len(path.parts) == 1:
-        raise ValueError(
-            f"no model {str(model)!r} comes with the package{nearest(str(model), list_shipped())}, or give a "
-            ".safetensors file"
-        )
-    return path
+    Returns:
+        The model in evaluation mode, on the CPU, in the precision it was saved in.
 
+    Raises:
+        ValueError: If there is no such model or file, or the file is damaged or of another kind.
 
-def load(path: str | os.PathLike[str]) -> CoDANet:
-    """A model that comes with the package, by name ("cifar10"), or one in a file written by `save`; ready to use."""
-    path = weights_path(path)
-    header, tensors = _read(path)
+    Example:
+        >>> import codanet
+        >>> codanet.load("cifar10").image_size
+        (32, 32)
+    """
+    path = weights_file(path)
+    header, tensors, metadata = _read(path)
     if not isinstance(header, Mapping):
         raise ValueError(f"{path} has a header that is not a mapping: it is damaged, so save the model again")
     if header.get("format") != FORMAT:
         raise ValueError(f"{path} has format {header.get('format')!r}, this version reads {FORMAT}: update codanet")
     try:
+        check_sizes(header["layers"], header["image_size"])
         size, names = header["image_size"], header["class_names"]
         with torch.device("meta"):
             model = CoDANet(
@@ -119,10 +138,41 @@ def load(path: str | os.PathLike[str]) -> CoDANet:
                 provenance=header["provenance"],
             )
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"{path} has a header that makes no model ({error!r}): save the model again") from None
+        raise ValueError(
+            f"{path} has a header that makes no model ({shown(error, 240)}): save the model again"
+        ) from None
     check_tensors(path, {key: value.shape for key, value in model.state_dict().items()}, tensors)
+    _check_digest(path, metadata, tensors)
     model.load_state_dict(tensors, assign=True)
+    if compile:
+        model.compile()
     return model.requires_grad_().eval()
+
+
+def _check_digest(path: Path, metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> None:
+    if DIGEST not in metadata:
+        warnings.warn(
+            f"{path} was written before weights had a digest, so that damage to it would not be noticed: save it again "
+            "with codanet.save",
+            stacklevel=3,
+        )
+    elif metadata[DIGEST] != content_digest(metadata[HEADER], tensors):
+        raise ValueError(f"{path} has changed since it was written (its digest differs): fetch or save it again")
+
+
+def check_sizes(layers: Sequence[Mapping[str, Any]], image_size: Sequence[int] | None) -> None:
+    """Refuse a header that claims more than any machine should be asked for, before anything is made of it."""
+    if len(layers) > MOST_LAYERS:
+        raise ValueError(f"{len(layers)} layers, of which at most {MOST_LAYERS} are allowed")
+    height, width = (int(side) for side in (image_size or (1, 1)))
+    for number, layer in enumerate(layers):
+        height, width = (-(-side // max(1, int(layer["stride"]))) for side in (height, width))
+        products = height * width * int(layer["units"]) * (int(layer["rank"]) + 1)
+        if products > MOST_PRODUCTS:
+            raise ValueError(
+                f"pictures of {image_size} make {products:.2g} numbers in layer {number}, of which at most "
+                f"{MOST_PRODUCTS:.2g} are allowed"
+            )
 
 
 def check_tensors(path: object, expected: Mapping[str, torch.Size], given: Mapping[str, Tensor]) -> None:
@@ -139,101 +189,3 @@ def check_tensors(path: object, expected: Mapping[str, torch.Size], given: Mappi
             raise ValueError(
                 f"{path} has {key} with numbers that are not finite floats: it is damaged, so save it again"
             )
-
-
-_PUBLISHED = re.compile(r"^(?P<layer>.*?)weighting_f\.(?P<part>0\.weight|1\.weight|1\.bias)$")
-
-
-def import_state_dict(
-    source: str | os.PathLike[str] | Mapping[str, Any], name: str | None = None, **options: Any
-) -> CoDANet:
-    """A model from a state dict in the layout of the paper's published code, given as a mapping or a file.
-
-    Each layer has `weighting_f.0.weight` (B, [r, C, k, k]), `weighting_f.1.weight` (A, [d·units, r, 1, 1]) and
-    `weighting_f.1.bias` (b, [d·units]), the latter two viewed as (d, units, …) with d over (channel, row, column).
-    `name` is one of `list_models()`; without it the one whose shapes fit is taken. `options` go to `create_model`.
-    """
-    layers = _published_layers(_state_dict(source), source)
-    table = [_layer_shape(B, A) for B, A, _ in layers]  # (units, rank, kernel size)
-    if name is None:
-        fitting = [key for key, value in ARCHITECTURES.items() if _same_shapes(value.layers, table)]
-        if not fitting:
-            raise ValueError(
-                f"no registered model has layers (units, rank, kernel) {table}: pass name= of one that has"
-            )
-        name = fitting[0]
-    classes, channels = table[-1][0], layers[0][0].shape[1] // 2
-    bias = layers[0][2] is not None
-    model = create_model(name, classes, **{"image_channels": channels, "bias": bias, **options})
-    converted = {}
-    for index, (B, A, b) in enumerate(layers):
-        rank, channels, kernel, _ = B.shape
-        size = B[0].numel()
-
-        def reorder(tensor: Tensor, channels: int = channels, kernel: int = kernel) -> Tensor:
-            """(channel, row, column) to (row, column, channel) in the last dimension."""
-            tensor = tensor.reshape(*tensor.shape[:-1], channels, kernel * kernel)
-            return tensor.transpose(-1, -2).flatten(-2)
-
-        columns = A.reshape(size, -1, rank).permute(2, 1, 0)  # [r, units, d]
-        if b is not None:
-            columns = torch.cat([columns, b.reshape(size, -1).t().unsqueeze(0)])
-        converted[f"layers.{index}.B"] = reorder(B.reshape(rank, size)).contiguous()
-        converted[f"layers.{index}.A"] = reorder(columns).contiguous()
-    check_tensors("the state dict", {key: value.shape for key, value in model.state_dict().items()}, converted)
-    model.load_state_dict(converted)
-    return model.eval()
-
-
-def _state_dict(source: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping[str, Any]:
-    if isinstance(source, Mapping):
-        found: Any = source
-    else:
-        if not Path(source).is_file():
-            raise ValueError(f"{source} is not a file: give a state dict saved by torch.save, or a mapping")
-        try:
-            found = torch.load(source, map_location="cpu", weights_only=True)
-        except Exception as error:  # torch.load raises whatever its unpickler meets
-            raise ValueError(f"{source} cannot be read as plain tensors ({type(error).__name__}): refused") from None
-    while isinstance(found, Mapping) and not any(isinstance(key, str) and _PUBLISHED.match(key) for key in found):
-        nested = [value for value in found.values() if isinstance(value, Mapping)]
-        if len(nested) != 1:
-            raise ValueError(f"{_label(source)} has no weighting_f.0.weight: it is not in the published code's layout")
-        found = nested[0]
-    if not isinstance(found, Mapping):
-        raise ValueError(f"{_label(source)} holds {type(found).__name__}: a mapping of names to tensors is needed")
-    return found
-
-
-def _label(source: object) -> str:
-    return "the mapping" if isinstance(source, Mapping) else str(source)
-
-
-def _published_layers(state: Mapping[str, Any], source: object) -> list[tuple[Tensor, Tensor, Tensor | None]]:
-    layers: dict[str, dict[str, Tensor]] = {}
-    for key, value in state.items():
-        match = _PUBLISHED.match(key) if isinstance(key, str) else None
-        if match is None or not isinstance(value, Tensor):
-            raise ValueError(f"{_label(source)} has an unexpected entry {key!r}: only weighting_f.* tensors are known")
-        layers.setdefault(match["layer"], {})[match["part"]] = value
-    for prefix, parts in layers.items():
-        for part in ("0.weight", "1.weight"):
-            if part not in parts or parts[part].ndim != 4:
-                raise ValueError(f"{_label(source)} lacks {prefix}weighting_f.{part} with four dimensions")
-        B, A, b = parts["0.weight"], parts["1.weight"], parts.get("1.bias")
-        size = B[0].numel()
-        if A.shape[0] % size or A.shape[1:] != (B.shape[0], 1, 1) or (b is not None and b.shape != A.shape[:1]):
-            shapes = ", ".join(str(list(part.shape)) for part in parts.values())
-            raise ValueError(
-                f"{_label(source)} has {prefix}weighting_f of shapes {shapes}, which do not fit each other"
-            )
-    return [(parts["0.weight"], parts["1.weight"], parts.get("1.bias")) for parts in layers.values()]
-
-
-def _layer_shape(B: Tensor, A: Tensor) -> tuple[int, int, int]:
-    return A.shape[0] // B[0].numel(), B.shape[0], B.shape[-1]
-
-
-def _same_shapes(layers: tuple[Layer, ...], table: list[tuple[int, int, int]]) -> bool:
-    known = [(layer.units, layer.rank, layer.kernel_size) for layer in layers]
-    return len(known) == len(table) and known[:-1] == table[:-1] and known[-1][1:] == table[-1][1:]

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from .._support.messages import nearest
+from ..attribution import has_sign
 from ..models.explanation import Explanation
 
 PERCENTILE = 99.75  # of the absolute values, so that a single peak does not pale the rest
@@ -52,6 +53,16 @@ def importance(values: Tensor | ArrayLike, palette: str = "red-blue") -> NDArray
     spread = np.where(high > low, high - low, 1)
     picture: NDArray[np.uint8] = colormaps[SEQUENTIAL[palette]]((maps - low) / spread, bytes=True)[..., :3]
     return picture
+
+
+def method_colours(name: str, values: Tensor | ArrayLike, palette: str = "red-blue") -> NDArray[np.uint8]:
+    """Maps of a method, by its name or title, as RGB [N, H, W, 3], each on a scale of its own.
+
+    One whose maps have no sign (RISE) is in colours from the least important pixel to the most.
+    """
+    if not has_sign(name):
+        return importance(values, palette)
+    return np.concatenate([heatmap(each, None, palette) for each in _maps(values)])
 
 
 def overlay(

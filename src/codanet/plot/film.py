@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .._support.progress import progress_bar
 from ..data.film import Frame, frames, writing
-from ..data.image import fit, to_tensor
+from ..data.image import fit, size_for, to_tensor
 from ..models.explanation import Explanation, resolve_targets
 from ..models.network import CoDANet
 from . import card, colour_scale, heatmap, painted
@@ -23,7 +23,6 @@ from .cards import enlarged
 
 BATCH = 16  # frames explained at a time
 SAMPLES = 64  # frames, evenly over time, that the colour scale is taken from
-ANY_SIZE = 224, 224  # for a model that takes images of any size
 GIF_SHADES, GIF_GREYS = 64, 8  # of its 256 colours: of the map and of the page
 
 
@@ -57,18 +56,18 @@ def explain_video(
     spread evenly over the clip. The clip is read twice, a few frames at a time; how long each is shown is kept.
     """
     given, _ = resolve_targets(target, 1, model.num_classes, model.class_names)
-    size = model.image_size or ANY_SIZE
+    size = size_for(model)
 
     drawing = _Drawing(size, palette, style)
     sample, votes, count, seconds = _Sample(), torch.zeros(model.num_classes, dtype=torch.long), 0, 0.0
     with progress_bar("looking", None, shown=progress, unit="frames") as advance:
-        for batch in _batches(frames(source, start=start, end=end)):
-            inputs = _inputs(batch, size, model)
+        for batch in _batches(frames(source, start=start, end=end), drawing, model):
+            inputs = _inputs(batch, model)
             with torch.no_grad():
                 votes += torch.bincount(model(inputs).argmax(1).cpu(), minlength=model.num_classes)
-            for frame, picture in zip(batch, inputs, strict=True):
-                sample.add(drawing.cut(frame.image), picture)
-                count, seconds = count + 1, seconds + frame.seconds
+            for each, picture in zip(batch, inputs, strict=True):
+                sample.add(each.cut, picture)
+                count, seconds = count + 1, seconds + each.seconds
             advance(len(batch))
     chosen = int(votes.argmax()) if given is None else int(given)
 
@@ -83,10 +82,10 @@ def explain_video(
         writing(output, cards[0].size, drawing.colours(cards)) as writer,
         progress_bar("explaining", count, shown=progress, unit="frames") as advance,
     ):
-        for batch in _batches(frames(source, start=start, end=end)):
-            explanation = model.explain(_inputs(batch, size, model), chosen)
-            for index, frame in enumerate(batch):
-                writer.write(drawing.card(drawing.cut(frame.image), explanation.part(index), scale), frame.seconds)
+        for batch in _batches(frames(source, start=start, end=end), drawing, model):
+            explanation = model.explain(_inputs(batch, model), chosen)
+            for index, each in enumerate(batch):
+                writer.write(drawing.card(each.cut, explanation.part(index), scale), each.seconds)
             advance(len(batch))
     name = model.class_names[chosen] if model.class_names else str(chosen)
     return ExplainedVideo(Path(output), count, seconds, chosen, name, int(votes[chosen]), scale)
@@ -141,12 +140,27 @@ class _Drawing:
         return fixed + [(found[i], found[i + 1], found[i + 2]) for i in range(0, room, 3)]
 
 
-def _batches(source: Iterator[Frame]) -> Iterator[list[Frame]]:
-    while batch := list(islice(source, BATCH)):
+@dataclass(frozen=True)
+class _Fitted:
+    """What is kept of a frame, which itself may have a thousand times as many pixels."""
+
+    cut: Image.Image  # to be shown
+    picture: Tensor  # uint8 [C, H, W], for the model
+    seconds: float
+
+
+def _fitted(frame: Frame, drawing: _Drawing, model: CoDANet) -> _Fitted:
+    mode = "RGB" if model.image_channels == 3 else "L"
+    image = frame.image if frame.image.mode == mode else frame.image.convert(mode)
+    return _Fitted(drawing.cut(frame.image), to_tensor(fit(image, size_for(model))), frame.seconds)
+
+
+def _batches(source: Iterator[Frame], drawing: _Drawing, model: CoDANet) -> Iterator[list[_Fitted]]:
+    """Frames are fitted and dropped one by one."""
+    fitted = (_fitted(frame, drawing, model) for frame in source)
+    while batch := list(islice(fitted, BATCH)):
         yield batch
 
 
-def _inputs(batch: list[Frame], size: tuple[int, int], model: CoDANet) -> Tensor:
-    mode = "RGB" if model.image_channels == 3 else "L"
-    pictures = [to_tensor(fit(frame.image.convert(mode), size)) for frame in batch]
-    return torch.stack(pictures).to(model.device, model.dtype) / 255
+def _inputs(batch: list[_Fitted], model: CoDANet) -> Tensor:
+    return torch.stack([each.picture for each in batch]).to(model.device, model.dtype) / 255

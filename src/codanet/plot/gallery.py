@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import glob
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,20 +16,17 @@ from PIL import Image
 from torch import Tensor
 
 from .._support.errors import DataError
-from ..attribution import METHODS, attribute, settings_of
-from ..data.folder import image_files
-from ..data.image import read_image
+from ..attribution import MethodSpec, attribute
+from ..data.image import read_image, size_for
 from ..models.explanation import Explanation, resolve_targets
 from ..models.layer_contributions import layer_contributions
 from ..models.network import CoDANet
-from . import card, colour_scale, comparison, contribution_maps, heatmap, importance, painted
+from . import card, colour_scale, comparison, contribution_maps, heatmap, method_colours, painted
 from . import pictures as rgb
 from .maps import named
 from .sheet import number, shortened
 from .strips import LAYERS_IN_A_ROW, strip
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
-ANY_SIZE = 224, 224  # for a model that takes images of any size
 BATCH, BATCH_NUMBERS = 32, 8 << 20  # images, and numbers in their maps, explained at a time
 READERS, WRITERS = 2, 2
 
@@ -50,28 +45,6 @@ class Explained:
     error: str = ""
 
 
-def picture_paths(words: Iterable[str | os.PathLike[str]]) -> list[Path]:
-    """Files as they are given, the pictures in folders, and what patterns such as 'photos/*.jpg' match; each once."""
-    found: dict[Path, None] = {}
-    for word in words:
-        path = Path(word).expanduser()
-        if path.is_dir():
-            some = [file for file in image_files(path) if file.suffix.lower() in SUFFIXES]
-            if not some:
-                raise DataError(f"'{path}' has no pictures in it: give a folder of {', '.join(SUFFIXES)} files.")
-        elif path.exists() or not glob.has_magic(str(word)):
-            some = [path]
-        else:
-            some = [Path(name) for name in sorted(glob.glob(str(path), recursive=True)) if not Path(name).is_dir()]
-            if not some:
-                raise DataError(f"Nothing matches '{word}': check the pattern and the folder.")
-        found.update(dict.fromkeys(some))
-    if missing := [path for path in found if not path.exists()]:
-        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-        raise DataError(f"'{missing[0]}'{more} does not exist: check the path of the picture.")
-    return list(found)
-
-
 def explain_files(
     model: CoDANet,
     paths: Sequence[Path],
@@ -83,14 +56,16 @@ def explain_files(
 ) -> Iterator[Explained]:
     """In the order of the paths; for the `targets`, or else the `top` classes of each picture.
 
-    `methods` are names of `codanet.attribution.METHODS` to compare with. What cannot be read is yielded with its error.
+    `methods` to compare with are names of `codanet.attribution.METHODS`, settings changed or not: rise:masks=2000. What
+    cannot be read is yielded with its error.
     """
-    for method in methods:
-        settings_of(method).check(model)
+    others_wanted = [MethodSpec.parse(method) for method in methods]
+    for spec in others_wanted:
+        spec.settings.check(model)
     chosen = [class_number(target, model) for target in targets]
     if not 1 <= top <= model.num_classes:
         raise ValueError(f"top is {top}: it must be from 1 to the model's {model.num_classes} classes")
-    height, width = model.image_size or ANY_SIZE
+    height, width = size_for(model)
     count = len(chosen) or top
     size = max(1, min(BATCH, BATCH_NUMBERS // (2 * model.image_channels * height * width * count)))
 
@@ -103,9 +78,9 @@ def explain_files(
         explanation = model.explain(images, wanted)
         classes = explanation.targets.view(len(images), -1)
         others = {}
-        for method in methods:
-            maps = [attribute(model, images, each, method) for each in classes.unbind(1)]
-            others[METHODS[method].title] = torch.stack(maps, 1)
+        for spec in others_wanted:
+            maps = [attribute(model, images, each, spec.settings) for each in classes.unbind(1)]
+            others[spec.title] = torch.stack(maps, 1)
         from_layers = layer_contributions(model, images, classes[:, 0]) if layers else []
         for index, (path, _) in enumerate(batch):
             one = slice(index, index + 1)
@@ -184,8 +159,7 @@ def drawn(
         panels.append(maps[index])
         titles.append("contributions" if only else named(explanation, 0, target, "for "))
         for title, given in explained.others.items():
-            values = given[0, index]
-            panels.append((importance(values, palette) if title == "RISE" else heatmap(values, None, palette))[0])
+            panels.append(method_colours(title, given[0, index], palette)[0])
             titles.append(title)
     for layer, values in enumerate(explained.layers[1:], start=1):
         limit = colour_scale(values)

@@ -3,14 +3,16 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from ..metrics.share import cell_masks, positive_share
 from ..models.explanation import Explanation
 from ..models.network import CoDANet
-from .colours import colour_scale, finite_array, heatmap, importance, painted, pictures
+from .colours import colour_scale, finite_array, heatmap, method_colours, painted, pictures
 from .sheet import BLOCK_GAP, FOOT, GAP, INK, LABEL, LABEL_POINTS, LETTERS, MARGIN, TITLE, Sheet, shortened, show, write
 
 Maps = Tensor | ArrayLike
@@ -140,8 +142,7 @@ def multi_image(explanation: Explanation, side: int, *, palette: str = "red-blue
         )
     values = finite_array(explanation.pixels)[0] if targets.shape[1] > 1 else finite_array(explanation.pixels)
     height, width = values.shape[-2:]
-    if height % side or width % side:
-        raise ValueError(f"{height} x {width} pixels cannot be cut into {side} x {side} equal cells")
+    shares = positive_share(torch.from_numpy(values), cell_masks(side, height, width)).tolist()
     scale = colour_scale(values)
     maps = heatmap(values, scale, palette)
     sheet = Sheet.of(2 * side, [TITLE] + [TITLE + GAP] * (side - 1), (height, width))
@@ -159,10 +160,8 @@ def multi_image(explanation: Explanation, side: int, *, palette: str = "red-blue
     for index, target in enumerate(targets[0].tolist()):
         row, column = divmod(index, side)
         top, left = row * cell[0], column * cell[1]
-        positive = np.maximum(values[index], 0)
-        share = positive[top : top + cell[0], left : left + cell[1]].sum() / (positive.sum() or 1)
         name = shortened(" ".join(explanation.class_name(target).split()), LETTERS - 4)
-        axes = sheet.panel(figure, (row, side + column), maps[index], f"{name} {share:.0%}")
+        axes = sheet.panel(figure, (row, side + column), maps[index], f"{name} {shares[index]:.0%}")
         axes.add_patch(Rectangle((left - 0.5, top - 0.5), cell[1], cell[0], fill=False, edgecolor=INK, linewidth=0.7))
     sheet.colour_bar(figure, 0, scale, palette, clipped=bool(np.abs(values).max() > scale))
     return figure
@@ -212,9 +211,5 @@ def _painted_other(name: str, given: Maps, shape: Sequence[int], palette: str) -
     if values.ndim not in (3, 4) or values.shape[:-2] not in ((number, count), (number,) if count == 1 else ()):
         wanted = f"[{number}, H, W]" if count == 1 else f"[{number}, {count}, H, W]"
         raise ValueError(f"the maps of {name!r} have shape {list(values.shape)}: they must be {wanted}")
-    flat = values.reshape(-1, *values.shape[-2:])
-    if name.casefold() == "rise":
-        colours = importance(flat, palette)
-    else:
-        colours = np.concatenate([heatmap(each, None, palette) for each in flat])
+    colours = method_colours(name, values.reshape(-1, *values.shape[-2:]), palette)
     return colours.reshape(number, count, *colours.shape[1:])

@@ -18,6 +18,7 @@ from .._support.progress import progress_bar
 from .._support.version import __version__
 from ..data import ImageData
 from ..evaluation.models import fitting, model_digest
+from ..evaluation.table import Row
 from ..models.network import CoDANet
 from ..models.weights import load
 from ..training.run_files import MODEL, SETTINGS
@@ -121,15 +122,15 @@ def _evaluation(folder: Path, root: Path | None, quiet: bool) -> str:
     rows, made = results.get("rows"), results.get("provenance")
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows) or not isinstance(made, Mapping):
         raise ValueError(f"{folder / 'results.json'} has no rows of measurements: evaluate again")
-    remarks = results.get("remarks")
+    table, remarks = [Row.of(row) for row in rows], results.get("remarks")
     body = sections.figures(_leading(rows))
     body += sections.section(
         "Measurements",
-        sections.measurements(rows),
+        sections.measurements(table),
         "★ marks the best method of each metric and model; intervals are bootstraps over independent units.",
     )
     body += sections.section(
-        "How to read them", sections.metric_words(rows, remarks if isinstance(remarks, list) else [])
+        "How to read them", sections.metric_words(table, remarks if isinstance(remarks, list) else [])
     )
     body += sections.section("Plots", _plots(folder))
     for label, entry in mapping(made.get("models")).items():

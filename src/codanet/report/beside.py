@@ -13,14 +13,12 @@ from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
 from .._support.html import picture_uri, text
-from ..attribution import METHODS, attribute
-from ..data.tiling import multi_image
-from ..evaluation.methods import method_settings
-from ..evaluation.results import method_title
+from ..attribution import MethodSpec, attribute, has_sign, method_title
+from ..data.tiling import tiled_square
 from ..metrics.localisation import cell_shares
 from ..models.classifier import like
 from ..models.network import CoDANet
-from ..plot import heatmap, importance, pictures
+from ..plot import method_colours, pictures
 from . import sections
 from .findings import Case, Findings
 
@@ -43,9 +41,9 @@ def strongest(rows: Sequence[Mapping[str, Any]], label: str) -> dict[str, float]
     found = {}
     for row in rows:
         name, mean = str(row.get("method")), row.get("mean")
-        known = METHODS.get(_plain(name))  # a function of one's own is not here to be asked again
+        known = MethodSpec.find(name)  # a function of one's own is not here to be asked again
         wanted = row.get("metric") == "localisation" and row.get("model") == label
-        if wanted and known and known.post_hoc and isinstance(mean, float) and math.isfinite(mean):
+        if wanted and known and known.method.post_hoc and isinstance(mean, float) and math.isfinite(mean):
             found[name] = mean
     return dict(sorted(found.items(), key=lambda each: -each[1])[:OTHERS])
 
@@ -63,13 +61,13 @@ def beside(
     cases = four(found)
     if found is None or not cases or not isinstance(model, CoDANet):
         return ""
-    image = multi_image([case.image for case in cases])[None]  # [1, C, 2H, 2W]
+    image = tiled_square([case.image for case in cases])[None]  # [1, C, 2H, 2W]
     methods = list(measured) or usual(image.shape[2:])
     maps, failed = _maps(model, image, [case.said for case in cases], methods, quiet)
     left_out = "".join(f"<p class='missing'>{text(words)}</p>" for words in failed)
     if len(maps) < 2:  # nothing to compare
         return sections.section(TITLE + whose, left_out)
-    about = ABOUT + (RISE if any(_plain(name) == "rise" for name in maps) else "")
+    about = ABOUT + (RISE if not all(map(has_sign, maps)) else "")
     return sections.section(TITLE + whose, _rows(found, cases, image, maps) + left_out, about + _chosen(measured))
 
 
@@ -96,7 +94,7 @@ def _maps(
     maps, failed = {}, []
     for name in ("contributions", *methods):
         try:
-            settings = method_settings(name)
+            settings = MethodSpec.parse(name).settings
             made = attribute(model, like(model, image), torch.tensor([classes]), settings, progress=not quiet)
         except (ValueError, RuntimeError) as error:  # of memory, too
             failed.append(f"{method_title(name)} is left out: {error}.")
@@ -122,8 +120,7 @@ def _rows(found: Findings, cases: Sequence[Case], image: Tensor, maps: Mapping[s
         panels = [("", framed(whole, place))]
         for name, values in maps.items():
             title = "contributions" if name == "contributions" else method_title(name)
-            colours = importance if _plain(name) == "rise" else heatmap
-            panels.append((f"{title} {written[name][place]}", framed(colours(values[place])[0], place)))
+            panels.append((f"{title} {written[name][place]}", framed(method_colours(name, values[place])[0], place)))
         words = f"<b>{text(found.classes[case.said])}</b> <small>{QUARTERS[place]}, image {case.index}</small>"
         rows.append(sections.side_by_side(panels, words))
     return f"<div class='cases beside'>{''.join(rows)}</div>"
@@ -148,7 +145,3 @@ def framed(picture: NDArray[np.uint8], place: int) -> str:
     if min(right - left, bottom - top) > 8:  # seen on dark images, too
         pen.rectangle((left + 2, top + 2, right - 2, bottom - 2), outline=PAPER)
     return picture_uri(drawn)
-
-
-def _plain(name: str) -> str:
-    return name.partition(":")[0]

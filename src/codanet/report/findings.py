@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from ..data.pictures import Pictures
-from ..models.classifier import logits_of, probabilities
+from ..metrics import predict
+from ..models.classifier import probabilities
 from ..models.network import CoDANet
 
-IMAGES_AT_ONCE = 500
 RIGHT, WRONG = 10, 8  # decisions shown
 
 
@@ -64,20 +64,8 @@ def find(
     model: nn.Module, pictures: Pictures, classes: tuple[str, ...], done: Callable[[int], object] | None = None
 ) -> Findings:
     """Every image goes through the model once; those worth a look are explained, if it is a CoDA-Net."""
-    kept, labels, logits = [], [], []
-    for start in range(0, len(pictures), IMAGES_AT_ONCE):
-        wanted = range(start, min(start + IMAGES_AT_ONCE, len(pictures)))
-        images, some, indices = pictures.read(wanted)
-        if indices:
-            logits.append(logits_of(model, images))
-            kept.append(torch.tensor(indices))
-            labels.append(some)
-        if done:
-            done(len(wanted))
-    if not kept:
-        raise ValueError(f"none of the {len(pictures)} held-out images can be read")
-    indices_read, truth, outputs = torch.cat(kept), torch.cat(labels), torch.cat(logits)
-    said, sure = outputs.argmax(1), probabilities(model, outputs)
+    found = predict(model, pictures, done=done)
+    truth, said, sure = found.labels, found.predicted, probabilities(model, found.logits)
     number = len(classes)
     confusion = torch.bincount(truth * number + said, minlength=number * number).view(number, number)
     right, wrong = _worth_a_look(truth, said, sure)
@@ -85,9 +73,9 @@ def find(
     def cases(places: list[int]) -> tuple[Case, ...]:
         if not places or not isinstance(model, CoDANet):
             return ()
-        return _explained(model, pictures, indices_read[places].tolist(), said[places], truth[places])
+        return _explained(model, pictures, found.indices[places].tolist(), said[places], truth[places])
 
-    return Findings(classes, confusion, cases(right), cases(wrong), len(pictures) - len(indices_read))
+    return Findings(classes, confusion, cases(right), cases(wrong), len(pictures) - len(found.indices))
 
 
 def _worth_a_look(truth: Tensor, said: Tensor, sure: Tensor) -> tuple[list[int], list[int]]:

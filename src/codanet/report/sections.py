@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from .._support.html import data_uri, picture_uri, text
-from ..evaluation.results import method_title
-from ..metrics import METRICS
+from ..evaluation import table as of_results
 from ..plot import heatmap, pictures
 from .findings import Case, Findings
 
@@ -122,7 +120,7 @@ def _confused_pairs(found: Findings) -> str:
 def right_cases(found: Findings) -> str:
     cells = []
     for case in found.right:
-        panels = (("", picture(case.image)), (f"for {found.classes[case.said]}", colours(case.said_map)))
+        panels = (("", image_uri(case.image)), (f"for {found.classes[case.said]}", colours(case.said_map)))
         cells.append(side_by_side(panels, f"{_said(found, case)} <small>image {case.index}</small>"))
     return f"<div class='cases'>{''.join(cells)}</div>" if cells else ""
 
@@ -132,7 +130,7 @@ def wrong_cases(found: Findings) -> str:
     for case in found.wrong:
         truth = found.classes[case.label]
         panels = (
-            ("", picture(case.image)),
+            ("", image_uri(case.image)),
             (f"for {found.classes[case.said]}", colours(case.said_map)),
             (f"for {truth}", colours(case.label_map)),
         )
@@ -153,7 +151,7 @@ def side_by_side(panels: Sequence[tuple[str, str]], words: str) -> str:
     return f"<figure><div>{images}</div><figcaption>{words}</figcaption></figure>"
 
 
-def picture(image: Tensor) -> str:
+def image_uri(image: Tensor) -> str:
     return picture_uri(pictures(image[None])[0])
 
 
@@ -161,61 +159,12 @@ def colours(values: Tensor) -> str:
     return picture_uri(heatmap(values)[0])
 
 
-HEADS = ("metric", "model", "method", "mean", "95% interval", "n", "failed", "ms / map")
-
-
-def measurements(rows: Sequence[Mapping[str, Any]]) -> str:
+def measurements(rows: Sequence[of_results.Row]) -> str:
     """The table of an evaluation; the best method of each metric and model is marked."""
-    best: dict[tuple[object, object], float] = {}
-    for row in rows:
-        mean = _number(row.get("mean"))
-        if row.get("method") and not math.isnan(mean):
-            key, sign = (row.get("metric"), row.get("model")), 1 if row.get("higher_is_better") else -1
-            best[key] = max(best.get(key, -math.inf), sign * mean)
-    lines = []
-    for row in rows:
-        mean, sign = _number(row.get("mean")), 1 if row.get("higher_is_better") else -1
-        several = sum((r.get("metric"), r.get("model")) == (row.get("metric"), row.get("model")) for r in rows) > 1
-        star = " ★" if several and best.get((row.get("metric"), row.get("model"))) == sign * mean else ""
-        n, units = row.get("n"), row.get("units")
-        seconds = _number(row.get("seconds_per_map"))
-        lines.append(
-            (
-                f"{row.get('title') or row.get('metric')} {'↑' if sign > 0 else '↓'}",
-                row.get("model", ""),
-                method_title(str(row.get("method") or "")) + star,
-                shown(mean),
-                f"{shown(_number(row.get('low')))} – {shown(_number(row.get('high')))}",
-                n if n == units else f"{n} in {units}",
-                row.get("failed", ""),
-                "" if math.isnan(seconds) else f"{1000 * seconds:.3g}",
-            )
-        )
-    return table(HEADS, lines, words=3)
+    return table(of_results.heads(rows), of_results.cells(rows, star="★"), words=3)
 
 
-def metric_words(rows: Sequence[Mapping[str, Any]], remarks: Sequence[object]) -> str:
+def metric_words(rows: Sequence[of_results.Row], remarks: Sequence[object]) -> str:
     """What the metrics are, what was odd, what was left out."""
-    told = [
-        f"{METRICS[name].title}: {METRICS[name].about}."
-        for name in dict.fromkeys(str(row.get("metric")) for row in rows)
-        if name in METRICS
-    ]
-    for row in rows:
-        notes = row.get("notes")
-        for note, count in (notes if isinstance(notes, Mapping) else {}).items():
-            told.append(
-                f"{row.get('title')} of {row.get('method') or row.get('model')}, {count} of {row.get('n')}: {note}."
-            )
-    told += [str(remark) for remark in remarks]
-    return "<ul>" + "".join(f"<li>{text(each)}</li>" for each in dict.fromkeys(told)) + "</ul>" if told else ""
-
-
-def shown(value: float) -> str:
-    if math.isnan(value):
-        return "none"
-    return f"{value:.4f}" if value == 0 or abs(value) >= 1e-3 else f"{value:.1e}"
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    told = dict.fromkeys([*of_results.words(rows), *map(str, remarks)])
+    return "<ul>" + "".join(f"<li>{text(each)}</li>" for each in told) + "</ul>" if told else ""

@@ -3,9 +3,10 @@
 What brings Lightning along is imported on first use: settings, recipes and the names of a run's files are light.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .._support.extras import optional
+from .._support.lazy import first_use
 from .run_files import BEST, LAST, MODEL
 
 if TYPE_CHECKING:
@@ -18,10 +19,11 @@ __all__ = ["BEST", "LAST", "MODEL", "Classification", "Divergence", "Result", "t
 _HOMES = {"Classification": "module", "Divergence": "callbacks", "Result": "run", "train": "run", "train_all": "run"}
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        with optional():
+            return first_use(__name__, name, _HOMES)
 
 
 def __dir__() -> list[str]:

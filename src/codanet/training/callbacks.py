@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from .._support.messages import duration
 from ..plot import contribution_maps, save
+from .checkpoint import SETTINGS_KEY
 from .run_files import BEST, LAST, MAPS
 
 
@@ -35,10 +37,17 @@ def save_whole(trainer: Trainer, path: Path) -> None:
 
 
 class Checkpoints(Callback):
-    """`last.ckpt` after every epoch, `best.ckpt` where the validation accuracy is the highest so far."""
+    """`last.ckpt` after every epoch, `best.ckpt` where the validation accuracy is the highest so far.
 
-    def __init__(self, folder: Path):
-        self.folder, self.best, self.started = folder, -1.0, 0.0
+    The best is written first: a run that is killed in between makes its last epoch again, and the same best with it.
+    """
+
+    def __init__(self, folder: Path, described: Mapping[str, Any]):
+        self.folder, self.described = folder, dict(described)
+        self.best, self.started = -1.0, 0.0
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint[SETTINGS_KEY] = self.described
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best}
@@ -61,9 +70,9 @@ class Checkpoints(Callback):
         accuracy = float(trainer.callback_metrics["val_accuracy"])
         improved = accuracy > self.best
         self.best = max(self.best, accuracy)
-        save_whole(trainer, self.folder / LAST)
         if improved:
             save_whole(trainer, self.folder / BEST)
+        save_whole(trainer, self.folder / LAST)
 
 
 class ContributionMaps(Callback):
@@ -115,7 +124,7 @@ class Lines(Callback):
         )
 
 
-def progress_bar() -> Any:
+def training_bar() -> Any:
     """A bar with loss, accuracy and the time left of the whole run on a terminal, none elsewhere."""
     if not sys.stderr.isatty():
         return None

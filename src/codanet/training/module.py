@@ -1,6 +1,7 @@
 """A CoDA-Net learning to classify, as Lightning trains it: its batches, loss, optimiser and schedule."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from ..data.augmentation import augmentation, erased
 from ..data.tiling import mosaics
 from ..models.network import CoDANet
 from .callbacks import Divergence
+from .compilation import WORTHWHILE, Compiled, has_compiler
 from .loss import at_temperature, classification_loss, objective
 from .muon import Muon
 from .schedule import learning_rate_factor, side_at, temperature_at
@@ -23,16 +25,29 @@ from .settings import Settings
 class Classification(LightningModule):
     """A CoDA-Net with its data, loss, optimiser and schedule."""
 
-    def __init__(self, model: CoDANet, data: ImageData, settings: Settings, stages: tuple[dict[str, Any], ...] = ()):
+    def __init__(
+        self,
+        model: CoDANet,
+        data: ImageData,
+        settings: Settings,
+        stages: tuple[dict[str, Any], ...] = (),
+        say: Callable[[str], None] = print,
+    ):
         super().__init__()
         self.model, self.data, self.settings, self.stages = model, data, settings, stages
-        # in a tuple, so that its weights are not a second set of this module's
-        self.compiled = (torch.compile(model),) if settings.compile and not settings.regularisation else ()
+        self.compiled = Compiled(model, say) if self._compiles() else None
         self.augmentation: nn.Module = augmentation(settings.augmentation, model.image_size or data.image_size)
         larger = model.image_size is not None and data.image_size != model.image_size
         self.fitting: nn.Module = augmentation("centre-crop" if larger else "none", model.image_size or data.image_size)
         self.seconds = 0.0  # of training, over all the times that the run was taken up
         self.counts = torch.zeros(3, dtype=torch.float64)
+
+    def _compiles(self) -> bool:
+        settings, (height, width) = self.settings, self.model.image_size or self.data.image_size
+        if settings.regularisation or settings.compile == "off":
+            return False
+        worthwhile = settings.epochs * len(self.data.train) * height * width >= WORTHWHILE
+        return settings.compile == "on" or (worthwhile and has_compiler(self.model.device.type))
 
     def _loader(self, train: bool) -> DataLoader[Any]:
         share = self.trainer.world_size * self.settings.accumulate
@@ -89,7 +104,7 @@ class Classification(LightningModule):
         with torch.no_grad():
             pictures, labels, temperature = self._pictures(images, labels, generator)
         if self.compiled:
-            logits = self.compiled[0](pictures)
+            logits = self.compiled(pictures)
             loss = classification_loss(at_temperature(logits, self.model, temperature), labels)
         else:
             loss, logits = objective(self.model, pictures, labels, self.settings.regularisation, generator, temperature)

@@ -7,8 +7,10 @@ import logging
 import os
 import platform
 import shutil
+import sys
+import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,18 +19,21 @@ import lightning
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from .._support.files import replacing
+from .._support.files import remove_leftovers, replacing
+from .._support.locks import alone_in
 from .._support.version import __version__
-from ..data import ImageData, load_data
+from ..data import ImageData, held_out, load_data
 from ..data.augmentation import augmentation
 from ..models.network import CoDANet
 from ..models.weights import save
 from ..models.zoo import create_model
-from .callbacks import Checkpoints, ContributionMaps, Lines, progress_bar
+from .callbacks import Checkpoints, ContributionMaps, Lines, training_bar
+from .checkpoint import SETTINGS_KEY, Damaged, read_checkpoint
 from .module import Classification
-from .run_files import LAST, LOGS, MODEL, SETTINGS
+from .run_files import BEST, LAST, LOGS, MODEL, SETTINGS
 from .settings import FREE, Recipe, Settings, changed, load_recipe
 from .warm_start import Start, begin, read_start
 
@@ -49,11 +54,13 @@ def _writable(folder: Path, needed: int) -> None:
     """Say now, not after hours, that results cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe-{os.getpid()}"
-        probe.write_bytes(b"x")
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=folder) as probe:  # without a name, so that nothing of it can stay
+            probe.write(b"x")
+            probe.flush()
     except OSError as error:
         raise ValueError(f"{folder} cannot be written to ({error.strerror}): choose another --output") from None
+    own = sum((folder / name).stat().st_size for name in (LAST, BEST, MODEL) if (folder / name).is_file())
+    needed = max(0, needed - own)  # they are replaced
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise ValueError(
@@ -67,14 +74,13 @@ def _resumable(folder: Path, after: dict[str, Any]) -> Path | None:
     last, described = folder / LAST, folder / SETTINGS
     if last.is_file():
         try:
-            known = dict(json.loads(described.read_text(encoding="utf-8")))
+            beside = dict(json.loads(described.read_text(encoding="utf-8")))
+            known = read_checkpoint(last, "meta").get(SETTINGS_KEY, beside)  # its own, or of the time before it had any
             before = dataclasses.asdict(Settings()) | known  # what the run did not know of yet was as it is by default
-            torch.load(last, map_location="meta", weights_only=True)
-        except Exception as error:  # whatever a damaged file makes of json and of torch's unpickler
-            reason = type(error).__name__
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            reason = error if isinstance(error, Damaged) else f"{type(error).__name__} in {LAST} or {SETTINGS}"
             raise ValueError(
-                f"{folder} holds a run that cannot be read ({reason} in {LAST} or {SETTINGS}): choose another "
-                "--output, or delete that folder"
+                f"{folder} holds a run that cannot be read ({reason}): choose another --output, or delete that folder"
             ) from None
         other = [key for key in after if key not in FREE and before.get(key) != after[key]]
         if other:
@@ -86,6 +92,14 @@ def _resumable(folder: Path, after: dict[str, Any]) -> Path | None:
 def _write(path: Path, text: str) -> None:
     with replacing(path) as part:
         part.write_text(text, encoding="utf-8")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _silence(line: str) -> None:
+    pass
 
 
 def _check(settings: Settings, folder: Path) -> None:
@@ -107,7 +121,7 @@ def _build(settings: Settings, data: ImageData) -> CoDANet:
     torch.manual_seed(settings.seed)
     return create_model(
         settings.model,
-        len(data.classes),
+        num_classes=len(data.classes),
         image_channels=data.channels,
         image_size=(side, side) if side else data.image_size,
         temperature=settings.temperature,
@@ -142,11 +156,11 @@ def _threads(number: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _trainer(settings: Settings, folder: Path, quiet: bool) -> Trainer:
+def _trainer(settings: Settings, described: Mapping[str, Any], folder: Path, quiet: bool) -> Trainer:
     several = settings.devices * settings.nodes > 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1
-    bar = None if quiet else progress_bar()
+    bar = None if quiet else training_bar()
     start = str(len(list((folder / LOGS).glob("*"))) + 1)  # a resumed run leaves the logs before it alone
-    callbacks: list[Any] = [Checkpoints(folder), ContributionMaps(folder, settings.maps_every)]
+    callbacks: list[Any] = [Checkpoints(folder, described), ContributionMaps(folder, settings.maps_every)]
     callbacks += [] if quiet else [bar or Lines()]
     return Trainer(
         accelerator=settings.accelerator,
@@ -180,6 +194,7 @@ def _provenance(recipe: str, module: Classification, result: Result) -> dict[str
         **({"stages": stages} if module.stages else {}),
         "val_accuracy": result.accuracy,
         "val_images": len(module.data.val),
+        "val_held_out_of_training": module.settings.holdout > 0,
         "data": module.data.name,
         "data_checksum": module.data.checksum,
         "versions": {
@@ -226,9 +241,22 @@ def train_all(
 
 def _run(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
     _check(settings, folder)
+    if rank_zero_only.rank:  # of several processes, the first holds the folder for all
+        return _alone(name, settings, folder, quiet)
+    with alone_in(folder, "the run"):
+        remove_leftovers(folder)
+        for pattern in (".*.ckpt.part", ".probe-*"):  # of a process that was killed: no other is at work here
+            for left in folder.glob(pattern):
+                left.unlink(missing_ok=True)
+        return _alone(name, settings, folder, quiet)
+
+
+def _alone(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
     data = load_data(
         settings.data, root=settings.root, size=settings.image_size, seed=settings.seed, source=settings.source
     )
+    if settings.holdout:
+        data = held_out(data, settings.holdout, settings.seed)
     described = dataclasses.asdict(settings) | {"data_checksum": data.checksum}
     checkpoint = _resumable(folder, described)
     random_state = torch.get_rng_state()
@@ -242,11 +270,14 @@ def _run(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
         begin(model, start, settings.start)
     # last, best and one being written, each with Adam's two moments; and the weights
     _writable(folder, 10 * sum(p.numel() * p.element_size() for p in model.parameters()))
-    _write(folder / SETTINGS, json.dumps(described, indent=2))
-    module = Classification(model, data, settings, start.stages)
+    if not rank_zero_only.rank:
+        if checkpoint is None:  # of a run that was killed before it could be taken up
+            (folder / BEST).unlink(missing_ok=True)
+        _write(folder / SETTINGS, json.dumps(described, indent=2))
+    module = Classification(model, data, settings, start.stages, say=_silence if quiet else _say)
     with _few_words(), _threads(settings.threads):
         try:
-            trainer = _trainer(settings, folder, quiet)
+            trainer = _trainer(settings, described, folder, quiet)
         except MisconfigurationException as error:
             reason = str(error).split(". ")[0]
             raise ValueError(f"{settings.devices} x {settings.accelerator} cannot be used here ({reason})") from None

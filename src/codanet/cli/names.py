@@ -1,0 +1,38 @@
+"""The names that help texts and the Tab key offer.
+
+The registries that own them need PyTorch, and help must not wait for it; so they are written out here, and
+tests/test_cli.py holds them equal to the registries.
+"""
+
+METHODS = (
+    "contributions",
+    "grad",
+    "ixg",
+    "intgrad",
+    "gradcam",
+    "deeplift",
+    "occlusion5",
+    "occlusion9",
+    "rise",
+    "lime",
+    "random",
+)
+METHODS_OF_THE_PAPER = METHODS[:8]
+METRICS = (
+    "accuracy",
+    "localisation",
+    "removal-least",
+    "removal-most",
+    "insertion",
+    "deletion",
+    "box",
+    "completeness",
+    "sanity",
+)
+FAMILIES = ("removal",)
+METRICS_OF_THE_PAPER = ("accuracy", "localisation", "removal")
+POINTS = 129  # of a removal curve
+DATA_SETS = ("digits", "mnist", "cifar10", "tiny-imagenet", "imagenet100")
+PALETTES = ("red-blue", "orange-purple")
+STYLES = ("map", "overlay", "weights")
+BENCH_MODELS = ("s_coda", "s_coda_r1_2", "s_coda_r1_4", "s_coda_r1_8")

@@ -1,0 +1,119 @@
+"""The table of an evaluation: its rows, in memory or read back from JSON, as words for a terminal, a file or a page."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, get_type_hints
+
+from ..attribution import method_title
+from ..metrics import METRICS
+
+HEADS = ("metric", "model", "method", "mean", "95% interval", "n", "failed", "ms/map")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement; the interval is a bootstrap over independent units, whole grids for localisation."""
+
+    metric: str = ""
+    model: str = ""
+    method: str = ""  # "" for what is measured on the model alone
+    mean: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    n: int = 0  # values, failed ones included
+    units: int = 0  # independent ones among them
+    failed: int = 0
+    notes: dict[str, int] = field(default_factory=dict)  # what was odd, and on how many samples
+    seconds_per_map: float = math.nan
+    higher_is_better: bool = True
+    published: float = math.nan  # the mean elsewhere
+
+    @classmethod
+    def of(cls, entries: Mapping[str, Any]) -> "Row":
+        """A row of results.json, which may lack anything and hold nonsense: that is left empty."""
+        kinds = get_type_hints(cls)
+        values = {each.name: _plain(entries.get(each.name), kinds[each.name]) for each in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if value is not None})
+
+    @property
+    def title(self) -> str:
+        return METRICS[self.metric].title if self.metric in METRICS else self.metric
+
+
+def _plain(value: object, kind: Any) -> Any:
+    if kind is float:
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if kind in (str, bool):
+        return value if isinstance(value, kind) else None
+    if kind is int:
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return dict(value) if isinstance(value, Mapping) else None
+
+
+def compared(rows: Sequence[Row]) -> bool:
+    """Whether some of it has been published."""
+    return any(not math.isnan(row.published) for row in rows)
+
+
+def heads(rows: Sequence[Row]) -> tuple[str, ...]:
+    return (*HEADS, "published") if compared(rows) else HEADS
+
+
+def cells(rows: Sequence[Row], star: str = "*") -> list[tuple[str, ...]]:
+    """The table as words, the best mean of each metric and model marked, where there is a best."""
+    best = _best(rows)
+    published = compared(rows)
+    lines: list[tuple[str, ...]] = []
+    for row in rows:
+        metric = METRICS.get(row.metric)
+        first = row.method and best.get((row.metric, row.model)) == row.method
+        units = f"{row.n} in {row.units} {metric.unit if metric else 'units'}"
+        line = (
+            f"{row.title} {'↑' if row.higher_is_better else '↓'}",
+            row.model,
+            method_title(row.method) + (f" {star}" if first else ""),
+            number(row.mean),
+            f"{number(row.low, 3)} – {number(row.high, 3)}",
+            str(row.n) if row.units == row.n else units,
+            str(row.failed),
+            _milliseconds(row.seconds_per_map),
+        )
+        lines.append(line + ((_known(row.published),) if published else ()))
+    return lines
+
+
+def _best(rows: Sequence[Row]) -> dict[tuple[str, str], str]:
+    """The method with the best mean, by metric and model: where there are several, and the metric ranks them."""
+    found: dict[tuple[str, str], list[tuple[float, str]]] = {}
+    for row in rows:
+        if row.method and row.metric in METRICS and METRICS[row.metric].ranked:
+            methods = found.setdefault((row.metric, row.model), [])
+            if not math.isnan(row.mean):
+                methods.append((row.mean if row.higher_is_better else -row.mean, row.method))
+    several = {key for key in found if sum((row.metric, row.model) == key for row in rows) > 1}
+    return {key: max(methods)[1] for key, methods in found.items() if methods and key in several}
+
+
+def words(rows: Sequence[Row]) -> list[str]:
+    """What the metrics are, and what was odd."""
+    named = [name for name in dict.fromkeys(row.metric for row in rows) if name in METRICS]
+    told = [f"{METRICS[name].title}: {METRICS[name].about}." for name in named]
+    for row in rows:
+        where = " of ".join(part for part in (row.title, method_title(row.method)) if part)
+        told += [f"{where} on {row.model}, {count} of {row.n}: {note}." for note, count in row.notes.items()]
+    return told
+
+
+def number(value: float, digits: int = 4) -> str:
+    if math.isnan(value):
+        return "none"
+    return f"{value:.{digits}f}" if value == 0 or abs(value) >= 1e-3 else f"{value:.1e}"
+
+
+def _known(value: float) -> str:
+    return "" if math.isnan(value) else number(value)
+
+
+def _milliseconds(seconds: float) -> str:
+    return "" if math.isnan(seconds) else f"{seconds * 1000:.3g}" if seconds < 0.1 else f"{seconds * 1000:.0f}"

@@ -1,0 +1,318 @@
+"""Dynamic Alignment layers on the features of a pre-trained network: logit = W(φ(x)) φ(x) / T + b0.
+
+The authors' follow-up (*Optimising for Interpretability*, 2021): φ is the map of one layer of a backbone, divided by
+three standard deviations of each channel; above it everything is a CoDA-Net. So a decision is an exact sum over the
+features, one contribution for each channel and position; below them nothing is claimed.
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .._support.messages import nearest
+from ..dau import DAUConv2d
+from .explanation import Explanation, Target
+from .network import LOGIT_BIAS, CoDANet, Layer
+
+DEVIATIONS = 3  # of a channel make a feature of 1
+IMAGES_AT_ONCE = 1  # through a frozen backbone: on a CPU one image's maps stay in its cache (12 ms an image, 41 of 32)
+ENCODINGS = ("signed", "split")
+
+
+class _Reached(Exception):
+    """The layer's map is made: the rest of the backbone need not run."""
+
+
+class UpTo(nn.Module):
+    """Any network as far as one of its layers, named as in `named_modules`: images to that layer's map."""
+
+    def __init__(self, network: nn.Module, layer: str):
+        super().__init__()
+        names = [name for name, _ in network.named_modules() if name]
+        if layer not in names:
+            raise ValueError(f"unknown layer {layer!r} of {type(network).__name__}{_near(layer, names)}")
+        self.network, self.layer = network, layer
+
+    def forward(self, images: Tensor) -> Tensor:
+        made: list[Any] = []
+
+        def keep(module: nn.Module, inputs: Any, output: Any) -> None:
+            made.append(output)
+            if not torch.compiler.is_compiling():
+                raise _Reached
+
+        handle = self.network.get_submodule(self.layer).register_forward_hook(keep)
+        try:
+            self.network(images)
+        except _Reached:
+            pass
+        finally:
+            handle.remove()
+        if not made or not isinstance(made[0], Tensor):
+            what = type(made[0]).__name__ if made else "nothing"
+            raise ValueError(f"layer {self.layer!r} gives {what}: choose one that gives a map [N, C, h, w]")
+        return made[0]
+
+
+def _near(layer: str, names: list[str]) -> str:
+    """The nearest names: a network may have hundreds."""
+    words = nearest(layer, names)
+    return words if len(names) <= 40 else words.split(" choose one of ")[0] + " named_modules() lists them"
+
+
+class Backbone(NamedTuple):
+    build: Callable[[], nn.Module]
+    layer: str  # where to cut it if nothing else is asked for
+    image_size: int
+
+
+def _efficientnet_lite0() -> nn.Module:
+    from .efficientnet_lite import efficientnet_lite0
+
+    return efficientnet_lite0()
+
+
+def _resnet56() -> nn.Module:
+    from .resnet import resnet56
+
+    return resnet56(weights="official")
+
+
+BACKBONES = {
+    "efficientnet_lite0": Backbone(_efficientnet_lite0, "blocks.10", 224),
+    "resnet56": Backbone(_resnet56, "layer2", 32),
+}
+
+
+@dataclass(frozen=True)
+class FeatureExplanation(Explanation):
+    """logits[n, targets] = Σ contributions + bias, exactly, over the features of a layer: inputs [N, C', h, w]."""
+
+    photographs: Tensor | None = None  # [N, 3, H, W]
+    layer: str = ""
+    stride: int = 1
+
+    @property
+    def exact_for(self) -> str:
+        return f"exact over the features of {self.layer}, stride {self.stride}"
+
+    @property
+    def images(self) -> Tensor:
+        if self.photographs is None:
+            raise ValueError("features were explained, not images: explain the images to see them")
+        return self.photographs
+
+    @property
+    def positions(self) -> Tensor:
+        """Contributions per position of the features, [N, (K,) h, w]."""
+        return self.contributions.sum(-3)
+
+    @property
+    def pixels(self) -> Tensor:
+        """Each position's contribution spread evenly over the pixels it stands for, [N, (K,) H, W], to be looked at.
+
+        The sum stays the same; where inside its square a feature saw what it saw is not known.
+        """
+        return spread(self.positions, self.images.shape[2], self.images.shape[3])
+
+    def part(self, images: int | slice, targets: slice = slice(None)) -> "FeatureExplanation":
+        some = super().part(images, targets)
+        assert isinstance(some, FeatureExplanation)
+        index = slice(images, images + 1 or None) if isinstance(images, int) else images
+        return replace(some, photographs=None if self.photographs is None else self.photographs[index])
+
+
+def spread(maps: Tensor, height: int, width: int) -> Tensor:
+    """Maps [..., h, w] at a larger size, every value shared out evenly, so that sums stay what they are."""
+    for dim, size in ((-2, height), (-1, width)):
+        cells = maps.shape[dim]
+        cell = torch.arange(size, device=maps.device) * cells // size  # of every row, then of every column
+        share = 1 / torch.bincount(cell, minlength=cells).to(maps.dtype)[cell]
+        maps = maps.index_select(dim, cell) * (share[:, None] if dim == -2 else share)
+    return maps
+
+
+class HybridNet(CoDANet):
+    """Images [N, C, H, W] in [0, 1], or encoded features [N, C', h, w], to logits [N, classes].
+
+    features: images to maps, a backbone as far as the layer. It stays in eval mode, so that its batch norms keep what
+        they learnt, and is frozen unless its parameters are set free.
+    layers: of Dynamic Alignment Units; the last one's units are the classes.
+    encoding: "signed" features φ, or "split" into [φ⁺, φ⁻].
+    backbone, layer: the names to be told.
+    """
+
+    feature_scale: Tensor
+
+    def __init__(
+        self,
+        features: nn.Module,
+        layers: tuple[Layer, ...] | list[Layer],
+        *,
+        image_channels: int = 3,
+        image_size: tuple[int, int] | int = 224,
+        temperature: float = 64.0,
+        logit_bias: float = LOGIT_BIAS,
+        encoding: str = "signed",
+        class_names: tuple[str, ...] | None = None,
+        backbone: str = "backbone",
+        layer: str = "features",
+        name: str = "hybrid",
+        provenance: dict[str, Any] | None = None,
+    ):
+        super().__init__(
+            layers,
+            image_channels=image_channels,
+            image_size=image_size,
+            temperature=temperature,
+            logit_bias=logit_bias,
+            class_names=class_names,
+            name=name,
+            provenance=provenance,
+        )
+        if encoding not in ENCODINGS:
+            raise ValueError(f"unknown encoding {encoding!r}{nearest(encoding, ENCODINGS)}")
+        self.encoding, self.backbone_name, self.layer = encoding, backbone, layer
+        self.backbone = features.requires_grad_(False)
+        channels, self.stride = self._probe()
+        self.encoded_channels = 2 * channels if encoding == "split" else channels
+        if self.encoded_channels == image_channels:
+            raise ValueError(
+                f"layer {layer!r} has {image_channels} channels, as an image has: choose another or encoding='split'"
+            )
+        self.register_buffer("feature_scale", torch.ones(1, channels, 1, 1))
+        first = layers[0]
+        self.layers[0] = DAUConv2d(self.encoded_channels, first.units, first.rank, first.kernel_size, first.stride)
+        self.train(self.training)
+
+    @torch.no_grad()
+    def _probe(self) -> tuple[int, int]:
+        """The channels and the stride of the features."""
+        assert self.image_size is not None
+        self.backbone.eval()
+        parameter = next(self.backbone.parameters(), self.dau_layers[0].A)
+        blank = torch.zeros(1, self.image_channels, *self.image_size, dtype=parameter.dtype, device=parameter.device)
+        maps = self.backbone(blank)
+        if maps.ndim != 4:
+            raise ValueError(
+                f"layer {self.layer!r} gives a tensor {list(maps.shape)}: choose one that gives a map [N, C, h, w]"
+            )
+        return maps.shape[1], round(self.image_size[0] / maps.shape[2])
+
+    def train(self, mode: bool = True) -> "HybridNet":
+        super().train(mode)
+        if hasattr(self, "backbone"):
+            self.backbone.eval()
+        return self
+
+    @torch.no_grad()
+    def calibrate(self, maps: Tensor) -> None:
+        """Take the spread of every channel from the backbone's maps [N, C, h, w] of training images."""
+        deviation = maps.double().std((0, 2, 3), keepdim=True)
+        least = 1e-3 * deviation.mean()  # a channel that says nothing is not blown up
+        self.feature_scale.copy_(1 / (DEVIATIONS * deviation.clamp(min=least)))
+
+    def maps(self, images: Tensor) -> Tensor:
+        """The backbone's maps [N, C, h, w], as they are."""
+        images = self._checked_photographs(images)
+        needed = torch.is_grad_enabled() and (
+            images.requires_grad or any(parameter.requires_grad for parameter in self.backbone.parameters())
+        )
+        if needed or torch.compiler.is_compiling() or images.device.type != "cpu":
+            maps: Tensor = self.backbone(images)
+            return maps
+        images = images.contiguous(memory_format=torch.channels_last)  # 12 ms an image instead of 14, as are the layers
+        return torch.cat([self.backbone(some) for some in images.split(IMAGES_AT_ONCE)])
+
+    def encode_maps(self, maps: Tensor) -> Tensor:
+        """φ / 3σ of every channel, or its positive and its negative part."""
+        scaled = maps.to(self.dtype) * self.feature_scale
+        return scaled if self.encoding == "signed" else torch.cat([scaled.clamp(min=0), -scaled.clamp(max=0)], 1)
+
+    def encode(self, images: Tensor) -> Tensor:
+        """What the Dynamic Alignment layers see of images, [N, C', h, w]; encoded features stay as they are."""
+        if isinstance(images, Tensor) and images.ndim == 4 and images.shape[1] == self.encoded_channels:
+            return images.to(self.dtype)
+        return self.encode_maps(self.maps(images))
+
+    def _checked_photographs(self, images: Tensor) -> Tensor:
+        channels = self.image_channels
+        if not isinstance(images, Tensor) or images.ndim != 4 or images.shape[1] != channels:
+            given = f"a tensor of shape {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
+            raise ValueError(
+                f"images are {given}: they must be [N, {channels}, H, W], or [N, {self.encoded_channels}, h, w] if "
+                f"they are encoded features of {self.layer}"
+            )
+        return self._checked_images(images)
+
+    def explain(self, images: Tensor, target: Target = None) -> FeatureExplanation:
+        """Why the model gives the predicted class, or `target`, its logit: as `CoDANet.explain`, over features."""
+        with torch.no_grad():
+            encoded = self.encode(images)
+        why = super().explain(encoded, target)
+        shown = images.detach() if images.shape[1] == self.image_channels else None
+        return FeatureExplanation(
+            why.logits, why.targets, why.rows, why.inputs, why.bias, why.class_names, shown, self.layer, self.stride
+        )
+
+
+def head_layers(num_classes: int, units: tuple[int, ...] = (64, 64), rank: int = 16) -> tuple[Layer, ...]:
+    """3x3 layers of so many units, and a 1x1 layer of the classes."""
+    return (*(Layer(number, rank) for number in units), Layer(num_classes, rank, kernel_size=1))
+
+
+def hybrid(
+    backbone: str | nn.Module,
+    layer: str | None = None,
+    num_classes: int | None = None,
+    *,
+    units: tuple[int, ...] = (64, 64),
+    rank: int = 16,
+    image_size: tuple[int, int] | int | None = None,
+    image_channels: int = 3,
+    temperature: float = 64.0,
+    encoding: str = "signed",
+    class_names: tuple[str, ...] | None = None,
+) -> HybridNet:
+    """Dynamic Alignment layers, untrained, on a frozen copy of a backbone up to a layer.
+
+    backbone: "efficientnet_lite0", "resnet56", or any module that takes images [N, C, H, W] in [0, 1].
+    layer: its name in `backbone.named_modules()`; of a named backbone the usual one if not given.
+    num_classes: as many as there are class names, if not given.
+
+    Example:
+        >>> model = hybrid("efficientnet_lite0", class_names=("cat", "dog"))
+    """
+    if num_classes is None:
+        if not class_names:
+            raise ValueError("neither num_classes nor class_names were given: say what is to be told apart")
+        num_classes = len(class_names)
+    if isinstance(backbone, str):
+        if backbone not in BACKBONES:
+            raise ValueError(f"unknown backbone {backbone!r}{nearest(backbone, BACKBONES)}, or pass a module")
+        known, name = BACKBONES[backbone], backbone
+        network, layer, image_size = known.build(), layer or known.layer, image_size or known.image_size
+    else:
+        if layer is None:
+            names = [each for each, _ in backbone.named_modules() if each]
+            raise ValueError(f"no layer was given: choose one of {', '.join(names[:12])}{' …' * (len(names) > 12)}")
+        network, name = deepcopy(backbone), type(backbone).__name__
+    up_to = getattr(network, "up_to", None)  # our own know how to leave out what is not needed
+    return HybridNet(
+        up_to(layer) if callable(up_to) else UpTo(network, layer),
+        head_layers(num_classes, units, rank),
+        image_channels=image_channels,
+        image_size=image_size or 224,
+        temperature=temperature,
+        encoding=encoding,
+        class_names=class_names,
+        backbone=name,
+        layer=layer,
+    )
+
+
+__all__ = ["BACKBONES", "FeatureExplanation", "HybridNet", "UpTo", "head_layers", "hybrid"]

@@ -1,0 +1,57 @@
+"""torch.compile for training: where it is worth its minute, said in a line, and the plain network where it fails."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .._support.messages import duration
+from ..models.network import CoDANet
+
+# images times pixels of a run that wins a compilation back: ten minutes or so of a rank-1/8 S-CoDA on two cores
+WORTHWHILE = 100_000 * 32 * 32
+
+
+def has_compiler(device: str = "cpu") -> bool:
+    """On a CPU torch.compile needs a C++ compiler; elsewhere it brings its own."""
+    return device != "cpu" or any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "clang++"))
+
+
+class Compiled:
+    """The logits of a network in training, compiled once for every size of picture, whatever the batch.
+
+    The sizes are compiled apart, so that a run taken up in the middle computes with the same code as one that was not.
+    """
+
+    def __init__(self, model: CoDANet, say: Callable[[str], None]):
+        self.model, self.say = model, say
+        self.logits: Callable[..., Tensor] | None = torch.compile(model._logits)
+        self.sizes: set[tuple[int, int]] = set()
+
+    def __call__(self, images: Tensor) -> Tensor:
+        if self.logits is None:
+            return self.model(images)
+        encoded = self.model.encode(images)
+        size = (int(encoded.shape[2]), int(encoded.shape[3]))
+        if size in self.sizes:
+            return self._run(encoded)
+        started = time.monotonic()
+        try:
+            logits = self._run(encoded)
+        except Exception as error:  # whatever a compiler and its compiler may raise
+            self.logits = None
+            reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
+            self.say(f"The network could not be compiled ({reason}): going on without, which is only slower.")
+            return self.model(images)
+        self.sizes.add(size)
+        self.say(f"compiled for pictures of {size[0]}x{size[1]} in {duration(time.monotonic() - started)}")
+        return logits
+
+    def _run(self, encoded: Tensor) -> Tensor:
+        assert self.logits is not None
+        torch._dynamo.mark_dynamic(encoded, 0)
+        with torch._dynamo.config.patch(recompile_limit=64):  # a compilation a size, however many they grow through
+            return self.logits(encoded, None)

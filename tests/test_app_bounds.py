@@ -1,0 +1,164 @@
+"""Visitors who do not listen, come back too late, come by another name, or say nothing at all."""
+
+import asyncio
+import base64
+import io
+import json
+import socket
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from PIL import Image
+
+from codanet.app import keeper, own_names, start
+from codanet.app.gate import Gate, Hosts
+from colours import colour_model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def served():
+    page = start({"colours": colour_model()})
+    yield page
+    page.close(verbose=False)
+
+
+def fetched(page, path, body=None, headers=()):
+    content = None if body is None else json.dumps(body).encode()
+    named = {"Content-Type": "application/json", **dict(headers)}
+    request = urllib.request.Request(page.local_url.rstrip("/") + path, content, named)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read(4000).decode(errors="replace")
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode(errors="replace")
+
+
+def join(page, visitor, function, data, event=None):
+    number = next(i for i, each in page.fns.items() if each.name == function)
+    body = {"data": data, "event_data": event, "fn_index": number, "session_hash": visitor, "trigger_id": None}
+    return fetched(page, "/gradio_api/queue/join", body)
+
+
+def answer(page, visitor, function, data, event=None):
+    status, words = join(page, visitor, function, data, event)
+    assert status == 200, words
+    with urllib.request.urlopen(f"{page.local_url}gradio_api/queue/data?session_hash={visitor}", timeout=60) as stream:
+        return next(line.decode() for line in stream if b"process_completed" in line)
+
+
+def upload():
+    buffer = io.BytesIO()
+    Image.new("RGB", (64, 64), "blue").save(buffer, "PNG")
+    return {"content": base64.b64encode(buffer.getvalue()).decode(), "title": "mine"}
+
+
+def test_a_forgotten_picture_is_told(served):
+    """After as many other visitors as are kept, the first one's click is not answered from an example."""
+    assert '"success":true' in answer(served, "first", "on_upload", [None], upload())
+    assert '"success":true' in answer(served, "first", "on_why", [None, 1])
+    served.app.state_holder.session_data.pop("first")
+    for function, data in (
+        ("on_why", [None, 1]),
+        ("on_two", [None]),
+        ("on_numbers", [None]),
+        ("on_compare", [None, []]),
+    ):
+        told = answer(served, "first", function, data)
+        assert '"success":false' in told
+        assert "no longer kept here: give it again" in told
+    assert "no longer here" in answer(served, "first", "on_tile", [None], {"key": "upload-1"})
+    assert '"success":true' in answer(served, "first", "on_upload", [None], upload())
+    assert '"success":true' in answer(served, "first", "on_why", [None, 1])
+    assert '"success":true' in answer(served, "somebody-new", "on_why", [None, 1])
+
+
+def test_a_session_that_is_over_is_told(served):
+    assert '"success":true' in answer(served, "late", "on_upload", [None], upload())
+    served.app.state_holder.delete_state("late")  # as an hour later
+    assert "no longer kept here" in answer(served, "late", "on_why", [None, 1])
+
+
+def test_answers_that_nobody_fetches_are_bounded_and_dropped(served, monkeypatch):
+    queue = served._queue
+    statuses = [join(served, "deaf", "on_upload", [None], upload())[0] for _ in range(8)]
+    assert statuses == [200] * keeper.UNHEARD + [503] * (8 - keeper.UNHEARD)
+    for number in range(100):
+        join(served, f"deaf-{number}", "on_upload", [None], upload())
+    assert sum(map(len, queue.pending_event_ids_session.values())) <= keeper.UNREAD
+    monkeypatch.setattr(keeper, "PATIENCE", 0.0)
+    monkeypatch.setattr(keeper, "ROUND", 0.1)
+    deadline = time.monotonic() + 30
+    while queue.pending_messages_per_session or queue.pending_event_ids_session:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    monkeypatch.undo()
+    assert '"success":true' in answer(served, "polite", "on_why", [None, 1])
+
+
+def test_pictures_on_their_way_are_bounded(served, monkeypatch):
+    monkeypatch.setattr(keeper, "WAITING_BYTES", 100)
+    status, words = join(served, "large", "on_upload", [None], {"content": "x" * 200, "title": "x"})
+    assert status == 503
+    assert "busy" in words
+
+
+@pytest.mark.parametrize("number", [-1, 999, 10**9])
+def test_events_that_there_are_not(served, number):
+    body = {"data": [], "event_data": None, "fn_index": number, "session_hash": "x", "trigger_id": None}
+    assert fetched(served, "/gradio_api/queue/join", body)[0] == 400
+    body |= {"fn_index": 0, "session_hash": "x" * 1000}
+    assert fetched(served, "/gradio_api/queue/join", body)[0] == 400
+
+
+def test_other_names_and_other_pages(served):
+    assert fetched(served, "/")[0] == 200
+    for headers in (
+        {"Host": "evil.example"},
+        {"Host": "127.0.0.1.evil.example:7860"},
+        {"Origin": "http://evil.example"},
+    ):
+        assert fetched(served, "/config", headers=headers)[0] == 403
+    assert fetched(served, "/config", headers={"Host": f"localhost:{served.server_port}"})[0] == 200
+    told = fetched(served, "/config", headers={"X-Forwarded-Host": "evil.example"})
+    assert told[0] == 200
+    assert "evil.example" not in told[1]
+
+
+def test_names_of_a_server():
+    assert Hosts(own_names("127.0.0.1")).know("127.0.0.1:7860")
+    assert Hosts(own_names("::1")).know("[::1]:7860")
+    assert not Hosts(own_names("127.0.0.1")).know("example.com")
+    assert Hosts(own_names("0.0.0.0")).know(f"{socket.gethostname()}:80")
+    assert Hosts(own_names("box.example")).know("box.example:80")
+    assert Hosts(own_names("127.0.0.1", share=True)).know("abc.gradio.live")
+    assert not Hosts(own_names("127.0.0.1", share=True)).know("gradio.live.evil.example")
+
+
+def test_silent_sockets_are_closed(served, monkeypatch):
+    monkeypatch.setattr(keeper, "SILENCE", 0.3)
+    monkeypatch.setattr(keeper, "ROUND", 0.1)
+    with socket.create_connection(("127.0.0.1", served.server_port), timeout=30) as silent:
+        silent.sendall(b"GET / HTTP/1.1\r\nHost: ")  # and never the rest
+        assert silent.recv(100) == b""
+
+
+def test_a_body_that_does_not_come(monkeypatch):
+    monkeypatch.setattr("codanet.app.gate.BODY_SECONDS", 0.1)
+    sent = []
+
+    async def application(scope, receive, send):
+        await receive()
+
+    async def receive():
+        await asyncio.sleep(60)
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/gradio_api/queue/join", "headers": []}
+    asyncio.run(Gate(application, most_bytes=10)(scope, receive, send))
+    assert sent[0]["status"] == 408

@@ -1,0 +1,102 @@
+"""What must not wait for PyTorch: help, completion, and the answer to a mistake."""
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from codanet.cli import COMMANDS, names
+
+HEAVY = ("torch", "numpy", "PIL", "matplotlib", "lightning", "yaml", "rich")
+CODE = """
+import sys
+from codanet.cli import main
+try:
+    code = main(sys.argv[1:])
+except SystemExit as stop:
+    code = stop.code
+print(code, *(name for name in {heavy!r} if name in sys.modules), file=sys.stderr)
+"""
+
+
+def run(arguments, heavy=HEAVY, cwd=None):
+    """The words on stderr; the last line has the exit code and the heavy modules that were imported."""
+    command = [sys.executable, "-c", CODE.format(heavy=heavy), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=cwd)
+    return done.stderr.splitlines()
+
+
+@pytest.mark.parametrize("command", [[], *([command] for command in COMMANDS)], ids=str)
+def test_help_imports_nothing_heavy(command):
+    assert run([*command, "--help"]) == ["0"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_imports_nothing_heavy(shell):
+    assert run(["completion", shell]) == ["0"]
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("explian", "did you mean 'explain'?"),
+        ("explain cifar10 . --stile map", "unknown option '--stile': did you mean '--style'?"),
+        ("explain cifar11 cat.jpg", "no model 'cifar11' comes with the package: did you mean 'cifar10'?"),
+        ("explain mine.safetensors cat.jpg", "mine.safetensors does not exist"),
+        ("explain cifar10 cat.jpg", "'cat.jpg' does not exist"),
+        ("evaluate cifar10", "required: --data"),
+        ("evaluate cifar10 --data digits --methods gradcan", "unknown method 'gradcan': did you mean 'gradcam'?"),
+        ("evaluate cifar10 --data digits --metrics boxes", "unknown metric 'boxes': did you mean 'box'?"),
+        ("bench --batch 0", "0 is not above 0"),
+        ("train digits --epoch 3", "unknown setting '--epoch': did you mean 'epochs'?"),
+        ("train digitz", "unknown recipe 'digitz': did you mean 'digits'?"),
+        ("train digits --epochs three", "epochs is 'three': it must be"),
+        ("train digits --temperature 0", "temperature is 0.0: it must be a positive number"),
+        ("train digits --model s_codda", "unknown model 's_codda': did you mean 's_coda'?"),
+    ],
+)
+def test_mistakes_are_answered_without_torch(words, answer, tmp_path):
+    *lines, last = run(words.split(), ("torch", "numpy", "matplotlib"), tmp_path)
+    assert answer in lines[-1]
+    assert last == "2"
+
+
+@pytest.mark.parametrize("words", ["--help", "completion bash", "explain --help", "explain --stile", "train --epoch 3"])
+def test_they_take_less_than_three_tenths_of_a_second(words):
+    """Of processor time, the best of five, so that what else the machine does matters little."""
+
+    def seconds():
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "codanet", *words.split()], capture_output=True, check=False)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert min(seconds() for _ in range(5)) < 0.3
+
+
+def test_the_names_of_the_help_are_those_of_the_registries():
+    from codanet.attribution import METHODS
+    from codanet.benchmarks.bench import MODELS
+    from codanet.data import list_data
+    from codanet.evaluation import METHODS_OF_THE_PAPER, METRICS_OF_THE_PAPER
+    from codanet.metrics import FAMILIES, METRICS
+    from codanet.metrics.metric import POINTS
+    from codanet.plot import PALETTES, STYLES
+
+    assert tuple(METHODS) == names.METHODS
+    assert tuple(METHODS_OF_THE_PAPER) == names.METHODS_OF_THE_PAPER
+    assert tuple(METRICS) == names.METRICS
+    assert tuple(FAMILIES) == names.FAMILIES
+    assert tuple(METRICS_OF_THE_PAPER) == names.METRICS_OF_THE_PAPER
+    assert names.POINTS == POINTS
+    assert tuple(list_data()) == names.DATA_SETS
+    assert tuple(PALETTES) == names.PALETTES
+    assert tuple(STYLES) == names.STYLES
+    assert tuple(MODELS) == names.BENCH_MODELS
+
+
+def test_import_codanet_is_light():
+    code = "import sys, codanet; print([name for name in ('torch', 'numpy', 'PIL') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,124 @@
+"""One folder, one process; and nothing that a killed process can leave in the way of the next."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from codanet._support.files import remove_leftovers, replacing
+from codanet._support.locks import LOCK, Busy, alone, alone_in
+
+HOLD = """
+import os, sys, time
+from pathlib import Path
+from codanet._support.locks import alone_in
+with alone_in(Path(sys.argv[1]), "the run"):
+    if len(sys.argv) > 2 and os.fork() == 0:
+        time.sleep(60)  # a child that outlives its parent
+        os._exit(0)
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def holder(folder: Path, *more: str) -> subprocess.Popen:
+    words = [sys.executable, "-c", HOLD, str(folder), *more]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+@pytest.mark.parametrize("more", [(), ("fork",)], ids=["alone", "with a child"])
+def test_a_killed_process_leaves_no_lock(tmp_path, more):
+    process = holder(tmp_path, *more)
+    try:
+        with pytest.raises(Busy, match=f"the run in .* is in use by process {process.pid} on .*: wait"):
+            alone_in(tmp_path, "the run").__enter__()
+        process.kill()
+        process.wait()
+        with alone_in(tmp_path, "the run"):
+            assert (tmp_path / LOCK).exists()
+        assert not list(tmp_path.iterdir())
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def test_who_waits_comes_next(tmp_path, capfd):
+    order = []
+
+    def second() -> None:
+        with alone(tmp_path / "x.lock", "x", wait=True):
+            order.append("second")
+
+    with alone(tmp_path / "x.lock", "x"):
+        thread = threading.Thread(target=second)
+        thread.start()
+        time.sleep(0.3)
+        order.append("first")
+    thread.join(10)
+    assert order == ["first", "second"]
+    assert "waiting until it has finished" in capfd.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path):
+    script = """
+import sys, time
+from pathlib import Path
+from codanet._support.files import replacing
+with replacing(Path(sys.argv[1])) as part:
+    part.write_text("half")
+    (part.parent / ".tmpXY").write_text("a library's own")
+    print("held", flush=True)
+    time.sleep(60)
+"""
+    words = [sys.executable, "-c", script, str(tmp_path / "a.txt")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        remove_leftovers(tmp_path)
+        assert len(list(tmp_path.iterdir())) == 1  # the writer is alive
+        process.kill()
+    with replacing(tmp_path / "a.txt") as part:
+        part.write_text("whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+    assert (tmp_path / "a.txt").read_text() == "whole"
+
+
+def test_devices_pipes_and_links_are_not_replaced(tmp_path):
+    pipe, link, real = tmp_path / "pipe.png", tmp_path / "link.png", tmp_path / "real.png"
+    os.mkfifo(pipe)
+    with pytest.raises(ValueError, match="is a pipe, and a file is written whole or not at all"), replacing(pipe):
+        pass
+    assert pipe.is_fifo()
+    link.symlink_to(real)
+    for words in ("one", "two"):
+        with replacing(link) as part:
+            part.write_text(words)
+        assert link.is_symlink()
+        assert real.read_text() == words
+    with pytest.raises(ValueError, match="is a folder"), replacing(tmp_path):
+        pass
+    device = Path("/dev/full")
+    with pytest.raises(OSError, match="No space left"), replacing(device) as part:
+        part.write_text("x")
+    assert device.is_char_device()
+    with replacing(Path("/dev/null")) as part:
+        part.write_text("x")
+    assert Path("/dev/null").is_char_device()
+
+
+def test_long_names(tmp_path):
+    path = tmp_path / ("x" * 251 + ".png")
+    with replacing(path) as part:
+        part.write_text("x")
+    assert path.read_text() == "x"

@@ -1,0 +1,84 @@
+"""Weights files that were damaged, or claim more than there is."""
+
+import json
+import random
+import warnings
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import codanet
+from codanet.models.weight_files import list_shipped
+
+
+@pytest.fixture
+def path(tmp_path):
+    return codanet.save(codanet.create_model("nano_coda", class_names=tuple("abc")), tmp_path / "model.safetensors")
+
+
+def parts(path):
+    with safe_open(path, "pt") as file:
+        return file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+
+
+def test_no_flipped_bit_is_loaded(path):
+    whole, draw = path.read_bytes(), random.Random(0)
+    length = int.from_bytes(whole[:8], "little") + 8
+    for number in range(120):  # half of them in the header
+        place = draw.randrange(length) if number % 2 else draw.randrange(length, len(whole))
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << draw.randrange(8)
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=str(path)):
+            codanet.load(path)
+    path.write_bytes(whole)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        codanet.load(path)
+
+
+def test_older_files_load_with_a_warning(path):
+    metadata, tensors = parts(path)
+    del metadata["sha256"]
+    save_file(tensors, path, metadata)
+    with pytest.warns(UserWarning, match="before weights had a digest.*save it again"):
+        model = codanet.load(path)
+    assert all(torch.equal(value, tensors[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", list_shipped())
+def test_shipped_weights_have_a_digest(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        codanet.load(name)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda header: header | {"layers": header["layers"] * 25_000}, "100000 layers, of which at most 1000"),
+        (lambda header: header | {"image_size": [7000, 7000]}, "numbers in layer 0, of which at most"),
+        (lambda header: header | {"image_size": [10**4000, 1]}, "header that makes no model"),
+        (lambda header: header | {"image_size": "x" * 10**6}, "header that makes no model"),
+        (lambda header: header | {"layers": [{"units": 1e300}]}, "header that makes no model"),
+        (lambda header: header | {"layers": [3, 4]}, "header that makes no model"),
+        (lambda header: header | {"temperature": "warm"}, "header that makes no model"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*before weights had a digest")
+def test_claims_are_checked_before_work(path, change, words):
+    metadata, tensors = parts(path)
+    save_file(tensors, path, {"codanet": json.dumps(change(json.loads(metadata["codanet"])))})
+    with pytest.raises(ValueError, match=words) as caught:
+        codanet.load(path)
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.filterwarnings("ignore:.*before weights had a digest")
+def test_a_header_nested_too_deeply(path):
+    _, tensors = parts(path)
+    save_file(tensors, path, {"codanet": "[" * 200_000 + "]" * 200_000})
+    with pytest.raises(ValueError, match="header that cannot be read .it is nested too deeply"):
+        codanet.load(path)
