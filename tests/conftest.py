@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from chromium import FLAGS, MISSING, chromium
 from colours import colour_model, halves
 from visitors import encoded, given
 
@@ -53,3 +54,17 @@ def opened(gallery):
     from codanet.app import session
 
     return session.take_upload(gallery, session.Session("colours"), given(encoded(halves(16))), "halves.png")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium, headless, driven by Playwright."""
+    path = chromium()
+    if path is None:
+        pytest.fail(MISSING)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=path, headless=True, args=list(FLAGS))
+        yield started
+        started.close()

@@ -6,9 +6,9 @@ import torch
 import codanet
 from codanet import CoDANet
 from codanet.app import answers, session
-from codanet.app.examples import PHOTOGRAPHS, examples
 from codanet.app.session import Gallery, Session
 from codanet.data import ImageData, MemorySplit, load_data
+from codanet.data.examples import PHOTOGRAPHS, examples
 from codanet.models.network import Layer
 from colours import colour_model, halves
 from visitors import BAD, SOURCES, encoded, given, random_model

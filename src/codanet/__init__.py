@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from . import data as data
     from . import dau as dau
     from . import evaluation as evaluation
+    from . import export as export
     from . import integrations as integrations
     from . import metrics as metrics
     from . import models as models
@@ -81,6 +82,7 @@ _ROOMS = (
     "data",
     "dau",
     "evaluation",
+    "export",
     "integrations",
     "metrics",
     "models",

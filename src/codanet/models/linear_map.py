@@ -68,7 +68,7 @@ class LinearMap:
             raise ValueError(
                 f"source {source} lies behind layer {layer}: the map runs from the earlier layer to the later"
             )
-        expected = (len(self.logits), *self.shape(layer))
+        expected = (self.logits.shape[0], *self.shape(layer))
         if rows.ndim != len(expected) + 1 or (rows.shape[0], *rows.shape[2:]) != expected:
             sizes = ", ".join(map(str, expected[1:]))
             raise ValueError(f"rows have shape {list(rows.shape)}: they must be [{expected[0]}, K, {sizes}]")
