@@ -21,10 +21,13 @@ quickstart: $(INSTALLED) ## Explain photographs with the model of the package, t
 	@echo "Why the photographs are taken for what they are: quickstart/photographs.png"
 	@$(BIN)/codanet report quickstart
 
+# Two processes of one thread each, which share the tests out; a file stays together as far as that keeps both busy.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+
 test: lint ## Lint, types, and every test that needs neither network nor minutes
-	@if $(BIN)/python tests/chromium.py >/dev/null; then $(BIN)/python -m pytest -m "not network and not slow"; else \
+	@if $(BIN)/python tests/chromium.py >/dev/null; then $(PYTEST) -m "not network and not slow"; else \
 	  echo "The tests of the web page are left out; all others run." >&2; \
-	  $(BIN)/python -m pytest -m "not network and not slow and not browser"; fi
+	  $(PYTEST) -m "not network and not slow and not browser"; fi
 
 test-network: $(INSTALLED) ## The tests that fetch real data
 	$(BIN)/python -m pytest -m network

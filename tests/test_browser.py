@@ -17,7 +17,7 @@ from codanet import CoDANet
 from codanet.app import start
 from codanet.models.network import Layer
 from colours import colour_model, halves
-from test_app import BAD, SOURCES
+from visitors import BAD, SOURCES
 
 pytestmark = pytest.mark.browser
 

@@ -23,7 +23,7 @@ from typing import IO
 from urllib.parse import urlsplit
 
 from codanet._support.errors import DataError, NetworkError
-from codanet._support.files import file_digest, replacing
+from codanet._support.files import expanded, file_digest, replacing
 from codanet._support.messages import reason
 from codanet._support.progress import note, progress_bar
 
@@ -36,7 +36,7 @@ OWN_FILES = "pass the path of files you have as root"
 
 def cache_root() -> Path:
     """`$CODANET_DATA`, or `~/.cache/codanet`."""
-    return Path(os.environ.get("CODANET_DATA") or Path.home() / ".cache" / "codanet").expanduser()
+    return expanded(os.environ.get("CODANET_DATA") or "~/.cache/codanet")
 
 
 def fetch(url: str, path: Path, *, sha256: str | None = None, md5: str | None = None, progress: bool = True) -> Path:

@@ -99,6 +99,14 @@ def remove_leftovers(parent: Path) -> None:
             release(lock)
 
 
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """With ~ and ~user as the folders they stand for."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ValueError(f"{os.fspath(path)} names the home of a user who is not known here: give it in full") from None
+
+
 def file_digest(path: Path, algorithm: str) -> str:
     digest = hashlib.new(algorithm, usedforsecurity=False)
     with path.open("rb") as file:

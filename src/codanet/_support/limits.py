@@ -11,6 +11,8 @@ from typing import Any
 MOST_TEXT = 64 * 2**20  # bytes of a file of JSON
 MOST_THREADS = max(64, 4 * (os.cpu_count() or 1))
 LARGEST = 2**31 - 1  # of a number that counts something
+MOST_SAMPLES = 1_000_000  # masks, steps or samples that a method takes of a picture
+MOST_YAML, MOST_NESTING = 2**20, 8  # bytes and levels of a file of settings
 
 
 def shown(value: object, most: int = 80) -> str:
@@ -34,6 +36,22 @@ def read_json(path: Path) -> Any:
     if path.stat().st_size > MOST_TEXT:
         raise ValueError(f"it is larger than {MOST_TEXT // 2**20} MiB")
     return parse_json(path.read_text(encoding="utf-8"))
+
+
+def parse_yaml(words: str) -> Any:
+    """yaml.safe_load of settings, which are small and flat and refer to nothing: a ValueError for anything else."""
+    import yaml
+
+    if len(words) > MOST_YAML:
+        raise ValueError(f"it is longer than {MOST_YAML // 2**20} MiB")
+    depth = 0
+    for event in yaml.parse(words, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError("it has an alias (*), which settings do without")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MOST_NESTING:
+            raise ValueError("it is nested too deeply")
+    return yaml.safe_load(words)
 
 
 def check_threads(number: int | None) -> int | None:

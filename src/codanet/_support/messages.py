@@ -13,6 +13,14 @@ def nearest(name: object, known: Iterable[str]) -> str:
     return f"{guess} choose one of {', '.join(known)}"
 
 
+def plain(words: object) -> str:
+    """For a terminal: what would steer it (escape sequences in the name of a file or a class) as visible signs."""
+    return "".join(
+        sign if sign.isprintable() or sign in "\n\t" else sign.encode("unicode_escape", "replace").decode()
+        for sign in str(words)
+    )
+
+
 def duration(seconds: float) -> str:
     """1 h 20 min, 6 min 5 s, 12 s."""
     minutes, rest = divmod(round(seconds), 60)

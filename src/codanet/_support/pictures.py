@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from .errors import DataError
+from .files import expanded
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 IGNORED = {"thumbs.db", "desktop.ini", "__macosx"}
@@ -28,7 +29,7 @@ def picture_paths(words: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """Files as they are given, the pictures in folders, and what patterns such as 'photos/*.jpg' match; each once."""
     paths: dict[Path, None] = {}
     for word in words:
-        path = Path(word).expanduser()
+        path = expanded(word)
         if path.is_dir():
             matches = [file for file in image_files(path) if file.suffix.lower() in SUFFIXES]
             if not matches:

@@ -6,10 +6,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from .messages import plain
+
 
 def note(message: str) -> None:
     """One line on stderr: standard output belongs to the caller."""
-    print(f"codanet: {message}", file=sys.stderr, flush=True)
+    print(f"codanet: {plain(message)}", file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -4,6 +4,8 @@ import os
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from .limits import shown
+
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
@@ -26,7 +28,7 @@ def typed(name: str, value: Any, kinds: tuple[type, ...]) -> Any:
         except (TypeError, ValueError, OverflowError):
             continue
     allowed = " or ".join(WORDS.get(kind, kind.__name__) for kind in kinds if kind is not NoneType)
-    raise ValueError(f"{name} is {value!r}: it must be {allowed}")
+    raise ValueError(f"{name} is {shown(value)}: it must be {allowed}")
 
 
 def _converted(value: Any, kind: type) -> Any:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from codanet._support.limits import MOST_SAMPLES
 from codanet._support.numbers import check_whole
 
 from .task import InputSettings, Task
@@ -46,7 +47,7 @@ class IntegratedGradients(InputSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole(1, steps=self.steps)
+        check_whole(1, most=MOST_SAMPLES, steps=self.steps)
 
     def maps(self, task: Task) -> Tensor:
         from captum.attr import IntegratedGradients as Method

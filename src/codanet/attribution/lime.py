@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from codanet._support.limits import MOST_SAMPLES
 from codanet._support.numbers import check_whole
 from codanet.models.network import CoDANet
 
@@ -36,7 +37,7 @@ class Lime(MethodSettings):
     hidden: Literal["mean", "baseline"] = "mean"
 
     def __post_init__(self) -> None:
-        check_whole(1, samples=self.samples, features=self.features)
+        check_whole(1, most=MOST_SAMPLES, samples=self.samples, features=self.features)
         if not (self.kernel_size >= 1 and self.max_dist > 0 and 0 <= self.ratio <= 1):
             raise ValueError(
                 f"kernel_size is {self.kernel_size}, max_dist {self.max_dist}, ratio {self.ratio}: quickshift needs "

@@ -68,7 +68,7 @@ def attribute(
     settings = settings_of(method)
     if not isinstance(model, nn.Module):
         raise ValueError(f"the model is a {type(model).__name__}: give a torch.nn.Module that makes [N, classes]")
-    check_whole(0, seed=seed)
+    check_whole(0, most=2**63 - 1, seed=seed)
     if batch_size is not None:
         check_whole(1, batch_size=batch_size)
     model = bare(model)

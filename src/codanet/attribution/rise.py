@@ -8,9 +8,12 @@ from math import ceil
 import torch
 from torch import Tensor
 
+from codanet._support.limits import MOST_SAMPLES
 from codanet._support.numbers import check_whole
 
 from .task import InputSettings, Task
+
+MOST_CELLS = 32  # on a side of a mask: a million masks of them are a GB
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,8 @@ class Rise(InputSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole(1, masks=self.masks, cells=self.cells)
+        check_whole(1, most=MOST_SAMPLES, masks=self.masks)
+        check_whole(1, most=MOST_CELLS, cells=self.cells)
         if not 0 < self.probability <= 1:
             raise ValueError(f"probability is {self.probability!r}: a cell is kept with one in (0, 1]")
 

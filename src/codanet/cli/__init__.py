@@ -4,11 +4,13 @@ Exit codes: 0 all is well, 1 some of it failed, 2 a mistake in what was asked, 1
 """
 
 import os
+import signal
 import sys
+import threading
 from importlib import import_module
 
 from .._support.extras import optional
-from .._support.messages import nearest
+from .._support.messages import nearest, plain
 from .._support.version import __version__
 
 USAGE = """\
@@ -58,8 +60,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     command, rest = arguments[0], arguments[1:]
     if command not in COMMANDS:
-        print(f"codanet: unknown command {command!r}{nearest(command, COMMANDS)}", file=sys.stderr)
+        print(f"codanet: unknown command {command[:80]!r}{nearest(command[:80], COMMANDS)}", file=sys.stderr)
         return 2
+    interrupted = _listen()
     try:
         with optional():
             code = import_module(COMMANDS[command], __name__).main(rest) or 0
@@ -72,5 +75,29 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (closed by Python's end)
         return 0
     except (ValueError, OSError) as error:
-        print(f"codanet: {error}", file=sys.stderr)
+        if interrupted:
+            print(f"codanet: stopped{RESUMED.get(command, '')}", file=sys.stderr)
+            return 130
+        print(f"codanet: {plain(error)}", file=sys.stderr)
         return 2
+    except Exception:
+        if not interrupted:
+            raise
+        print(f"codanet: stopped{RESUMED.get(command, '')}", file=sys.stderr)
+        return 130
+
+
+def _listen() -> list[int]:
+    """The Ctrl-Cs that came. A library that meets one while it is imported may make another error of it."""
+    came: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    if (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ):
+        signal.signal(signal.SIGINT, note)
+    return came

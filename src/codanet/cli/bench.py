@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from .names import BENCH_MODELS
-from .parser import Parser, positive
+from .parser import Parser, positive, threads
 
 ABOUT = """\
 Measure forward pass, training step, explanation and memory of codanet, eager and compiled, against the paper's
@@ -27,7 +27,8 @@ def parser() -> Parser:
     names = ", ".join(BENCH_MODELS)
     parser.add_argument("--models", nargs="+", default=BENCH_MODELS, help=f"of codanet models ({names})")
     for key, (default, about) in NUMBERS.items():
-        parser.add_argument(f"--{key}", type=number, default=default, metavar="N", help=f"{about} (%(default)s)")
+        kind = threads if key == "threads" else number
+        parser.add_argument(f"--{key}", type=kind, default=default, metavar="N", help=f"{about} (%(default)s)")
     parser.add_argument("--before", type=Path, help="folder with another version's package codanet, to measure beside")
     parser.add_argument("-o", "--output", type=Path, help="JSON file; a table in Markdown is written beside it")
     parser.add_argument(

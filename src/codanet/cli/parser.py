@@ -3,6 +3,7 @@
 import argparse
 from typing import Any, NoReturn
 
+from .._support.limits import LARGEST, check_threads, shown
 from .._support.messages import nearest
 
 
@@ -35,10 +36,40 @@ def positive(kind: type) -> Any:
     """A number above 0, for argparse."""
 
     def number(word: str) -> Any:
-        value = kind(word)
-        if not 0 < value < float("inf"):
-            raise argparse.ArgumentTypeError(f"{word} is not above 0")
+        try:
+            value = kind(word)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"invalid number value: {shown(word)}") from None
+        if not 0 < value <= LARGEST:
+            raise argparse.ArgumentTypeError(
+                f"{shown(word)} is not above 0" if value <= 0 else f"{shown(word)} is too large"
+            )
         return value
 
     number.__name__ = "number"
     return number
+
+
+def whole(least: int, most: int) -> Any:
+    """A whole number within bounds, for argparse."""
+
+    def number(word: str) -> int:
+        try:
+            value = int(word)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"invalid number value: {shown(word)}") from None
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{shown(word)} is not from {least} to {most}")
+        return value
+
+    number.__name__ = "number"
+    return number
+
+
+def threads(word: str) -> int | None:
+    """As many threads as can be started, for argparse."""
+    number = positive(int)(word)
+    try:
+        return check_threads(number)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from codanet._support.errors import DataError, NetworkError
+from codanet._support.files import expanded
 from codanet._support.messages import nearest
 from codanet.data.cifar10 import load_cifar10
 from codanet.data.digits import load_digits
@@ -82,11 +83,11 @@ def load_data(
     """
     if size is not None and size < 1:
         raise DataError(f"Image size {size} is not allowed: pass a side of at least 1 pixel.")
-    place = None if root is None else Path(root).expanduser()
+    place = None if root is None else expanded(root)
     key = canonical(os.fspath(name))
     if key is not None:
         return DATA_SETS[key](place, size=size, seed=seed, source=source)
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     if not folder.exists():
         raise DataError(unknown(os.fspath(name)))
     if place is not None or source != "auto":

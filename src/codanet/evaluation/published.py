@@ -1,6 +1,5 @@
 """Published figures, to stand beside the measured ones."""
 
-import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from .._support.limits import read_json
 from ..attribution import MethodSpec
 from ..attribution.task import InputSettings
 from ..models.network import CoDANet
@@ -37,7 +37,7 @@ class Published:
     def read(cls, path: str | os.PathLike[str]) -> "Published":
         """A file {"localisation": {"T=1000": {"CoDA": {"q25": …}}}, "pixel_removal": …}."""
         try:
-            found = json.loads(Path(path).read_text(encoding="utf-8"))
+            found = read_json(Path(path))
             for kind, needed in NEEDED.items():
                 for methods in found[kind].values():
                     for entry in methods.values():

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from .._support.files import replacing
+from .._support.limits import parse_json, read_json
 from ..metrics import Scores
 
 SETTINGS, LINES = "settings.json", "records.jsonl"
@@ -59,7 +60,7 @@ class Records:
         given = json.loads(json.dumps(settings))  # as they are read back
         if path.is_file() and (self.folder / LINES).is_file():
             try:
-                before = dict(json.loads(path.read_text(encoding="utf-8")))
+                before = dict(read_json(path))
             except ValueError:
                 raise ValueError(f"{path} is damaged: choose another --output, or delete that folder") from None
             models = {**before.get("models", {}), **given["models"]}  # more models may join
@@ -85,7 +86,7 @@ class Records:
         whole = content.rfind(b"\n") + 1
         for number, line in enumerate(content[:whole].splitlines(), 1):
             try:
-                self._keep(_decoded(json.loads(line)))
+                self._keep(_decoded(parse_json(line)))
             except (ValueError, KeyError, TypeError) as error:
                 raise ValueError(
                     f"line {number} of {path} is damaged ({type(error).__name__}): choose another --output, or delete "

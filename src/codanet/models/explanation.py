@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .._support.limits import shown
 from .._support.messages import nearest
 
 Target = None | int | str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]] | Tensor
@@ -182,6 +183,8 @@ def _class_number(target: object, classes: int, names: Sequence[str] | None) -> 
         return list(names).index(target)
     if isinstance(target, bool) or not isinstance(target, int):
         raise ValueError(f"target is {target!r}: give a class number from 0 to {classes - 1}, or a name")
+    if not 0 <= target < classes:  # before it meets a tensor, which has no room for every number
+        raise ValueError(f"target {shown(target)} is out of range: the classes are 0 to {classes - 1}")
     return target
 
 
@@ -200,8 +203,10 @@ def resolve_targets(
     else:
         try:
             chosen = torch.as_tensor(target)
-        except (TypeError, ValueError, RuntimeError):
-            raise ValueError(f"target is {target!r}: give a class, one per image, or as many for every image") from None
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            raise ValueError(
+                f"target is {shown(target)}: give a class, one per image, or as many for every image"
+            ) from None
         if chosen.is_floating_point() or chosen.is_complex() or chosen.dtype == torch.bool:
             raise ValueError(f"targets are {chosen.dtype}: they must be class numbers, so integers")
         chosen = chosen.long().expand(number) if chosen.ndim == 0 else chosen.long()

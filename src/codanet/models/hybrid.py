@@ -64,22 +64,29 @@ def _near(layer: str, names: list[str]) -> str:
     return words if len(names) <= 40 else words.split(" choose one of ")[0] + " named_modules() lists them"
 
 
+def cut(network: nn.Module, layer: str) -> nn.Module:
+    """The part of a network that makes the map of a layer; our own know how to leave out what is not needed."""
+    up_to = getattr(network, "up_to", None)
+    part: nn.Module = up_to(layer) if callable(up_to) else UpTo(network, layer)
+    return part
+
+
 class Backbone(NamedTuple):
-    build: Callable[[], nn.Module]
+    build: Callable[[bool], nn.Module]  # with its trained weights, or untrained
     layer: str  # where to cut it if nothing else is asked for
     image_size: int
 
 
-def _efficientnet_lite0() -> nn.Module:
+def _efficientnet_lite0(trained: bool) -> nn.Module:
     from .efficientnet_lite import efficientnet_lite0
 
-    return efficientnet_lite0()
+    return efficientnet_lite0(weights=trained)
 
 
-def _resnet56() -> nn.Module:
+def _resnet56(trained: bool) -> nn.Module:
     from .resnet import resnet56
 
-    return resnet56(weights="official")
+    return resnet56(weights="official" if trained else None)
 
 
 BACKBONES = {
@@ -295,15 +302,14 @@ def hybrid(
         if backbone not in BACKBONES:
             raise ValueError(f"unknown backbone {backbone!r}{nearest(backbone, BACKBONES)}, or pass a module")
         known, name = BACKBONES[backbone], backbone
-        network, layer, image_size = known.build(), layer or known.layer, image_size or known.image_size
+        network, layer, image_size = known.build(True), layer or known.layer, image_size or known.image_size
     else:
         if layer is None:
             names = [each for each, _ in backbone.named_modules() if each]
             raise ValueError(f"no layer was given: choose one of {', '.join(names[:12])}{' …' * (len(names) > 12)}")
         network, name = deepcopy(backbone), type(backbone).__name__
-    up_to = getattr(network, "up_to", None)  # our own know how to leave out what is not needed
     return HybridNet(
-        up_to(layer) if callable(up_to) else UpTo(network, layer),
+        cut(network, layer),
         head_layers(num_classes, units, rank),
         image_channels=image_channels,
         image_size=image_size or 224,
@@ -315,4 +321,4 @@ def hybrid(
     )
 
 
-__all__ = ["BACKBONES", "FeatureExplanation", "HybridNet", "UpTo", "head_layers", "hybrid"]
+__all__ = ["BACKBONES", "FeatureExplanation", "HybridNet", "UpTo", "cut", "head_layers", "hybrid"]

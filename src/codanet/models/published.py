@@ -67,7 +67,7 @@ def import_state_dict(
             columns = torch.cat([columns, b.reshape(size, -1).t().unsqueeze(0)])
         converted[f"layers.{index}.B"] = reorder(B.reshape(rank, size)).contiguous()
         converted[f"layers.{index}.A"] = reorder(columns).contiguous()
-    check_tensors("the state dict", {key: value.shape for key, value in model.state_dict().items()}, converted)
+    check_tensors("the state dict", model.state_dict(), converted)
     model.load_state_dict(converted)
     return model.eval()
 

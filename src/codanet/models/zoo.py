@@ -7,6 +7,7 @@ from typing import Any
 from .._support.numbers import check_whole
 from ..dau import Rescale
 from .architectures import ARCHITECTURES, architecture
+from .hybrid import HybridNet
 from .network import CoDANet, Layer
 from .weight_files import list_shipped
 from .weights import load
@@ -92,6 +93,10 @@ def create_model(
             raise ValueError(f"{name!r} names trained weights: pass pretrained=True, or use codanet.load({name!r})")
         return _untrained(name, num_classes, recompute, options)
     trained = _shipped(name) if pretrained is True else load(pretrained)
+    if isinstance(trained, HybridNet):
+        if num_classes not in (None, trained.num_classes) or recompute or options:
+            raise ValueError(f"{name!r} is a hybrid, which is taken as it was trained: leave the options out")
+        return trained
     if name not in list_shipped() and _inner(architecture(name).layers) != _inner(trained.architecture):
         raise ValueError(
             f"the weights of {pretrained} have other layers than {name!r}: create {trained.name!r} instead"

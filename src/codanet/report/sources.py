@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .._support.download import cache_root
+from .._support.limits import read_json as limited_json
 from ..data import ImageData, canonical, load_data
 from ..training.run_files import LAST, LOGS, MODEL, SETTINGS
 
@@ -18,7 +18,7 @@ EPOCH_NUMBERS = ("loss_epoch", "val_loss", "train_accuracy", "val_accuracy")
 
 def read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = limited_json(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read ({type(error).__name__}): it is damaged or of another kind") from None
     if not isinstance(content, dict):

@@ -23,6 +23,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from .._support.files import remove_leftovers, replacing
+from .._support.limits import read_json
 from .._support.locks import alone_in
 from .._support.version import __version__
 from ..data import ImageData, held_out, load_data
@@ -74,10 +75,10 @@ def _resumable(folder: Path, after: dict[str, Any]) -> Path | None:
     last, described = folder / LAST, folder / SETTINGS
     if last.is_file():
         try:
-            beside = dict(json.loads(described.read_text(encoding="utf-8")))
+            beside = dict(read_json(described))
             known = read_checkpoint(last, "meta").get(SETTINGS_KEY, beside)  # its own, or of the time before it had any
             before = dataclasses.asdict(Settings()) | known  # what the run did not know of yet was as it is by default
-        except (OSError, ValueError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, TypeError) as error:
             reason = error if isinstance(error, Damaged) else f"{type(error).__name__} in {LAST} or {SETTINGS}"
             raise ValueError(
                 f"{folder} holds a run that cannot be read ({reason}): choose another --output, or delete that folder"
@@ -273,6 +274,12 @@ def _alone(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
     )
     if settings.holdout:
         data = held_out(data, settings.holdout, settings.seed)
+    processes = settings.devices * settings.nodes
+    if len(data.train) < processes:
+        raise ValueError(
+            f"{data.name} has {len(data.train)} training images for {processes} processes, and each needs one: take "
+            "fewer devices"
+        )
     described = dataclasses.asdict(settings) | {"data_checksum": data.checksum}
     checkpoint = _resumable(folder, described)
     random_state = torch.get_rng_state()

@@ -1,7 +1,9 @@
 """What a training run is made of, and the recipes that say it: the paper's and ours, one YAML file each."""
 
 import dataclasses
+import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -9,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from .._support.extras import optional
+from .._support.files import expanded
+from .._support.limits import LARGEST, MOST_THREADS, MOST_YAML, check_threads, parse_yaml, shown
 from .._support.messages import nearest
 from .._support.typed import field_types, typed
 
@@ -96,11 +100,20 @@ class Settings:
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        if self.threads is not None and self.threads < 1:
-            raise ValueError(f"threads is {self.threads!r}: it must be 1 or more, or left out")
+        check_threads(self.threads)
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            most = 2**63 - 1 if field.name == "seed" else LARGEST
+            if isinstance(value, int) and abs(value) > most:
+                raise ValueError(f"{field.name} is {shown(value)}: numbers up to {most} can be used")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{field.name} is {value}: it must be a finite number")
         for name in ("epochs", "batch_size", "accumulate", "halve_every", "devices", "nodes", "maps_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: it must be 1 or more")
+        for name in ("devices", "workers"):
+            if getattr(self, name) > MOST_THREADS:
+                raise ValueError(f"{name} is {getattr(self, name)!r}: at most {MOST_THREADS} are started here")
         for name in ("holdout", "regularisation", "warmup_epochs", "workers", "warmup_from"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: it must not be negative")
@@ -137,6 +150,7 @@ FIELDS = tuple(field.name for field in dataclasses.fields(Settings))
 FREE = {"accelerator", "devices", "nodes", "workers", "maps_every", "threads", "root", "source", "compile", "recompute"}
 
 
+MOST_RUNS = 1000  # of a sweep
 RECIPE_ONLY = ("base", "about", "sweep")  # what a recipe may say besides
 
 
@@ -154,7 +168,17 @@ class Recipe:
         if self.sweep is None:
             return [("", self.settings)]
         key, values = self.sweep
-        return [(f"{key}={value}", changed(self.settings, {key: value})) for value in values]
+        runs = {folder_name(key, value): changed(self.settings, {key: value}) for value in values}
+        if len(runs) < len(values):
+            raise ValueError(
+                f"the sweep of {self.name!r} has values of {key} whose folders would have one name: leave some out"
+            )
+        return list(runs.items())
+
+
+def folder_name(key: str, value: object) -> str:
+    """Of a run in a sweep: one folder inside the sweep's own, whatever the value is."""
+    return re.sub(r"[^\w.,+=-]+", "_", f"{key}={value}")[:100]
 
 
 def list_recipes() -> list[str]:
@@ -167,7 +191,7 @@ def _checked(entries: Any, where: str, known: tuple[str, ...] = FIELDS) -> dict[
         raise ValueError(f"{where} holds {type(entries).__name__}: it must be a mapping of settings to values")
     for key in entries:
         if key not in known:
-            raise ValueError(f"unknown setting {key!r} in {where}{nearest(key, known)}")
+            raise ValueError(f"unknown setting {shown(key)} in {where}{nearest(str(key)[:80], known)}")
     return dict(entries)
 
 
@@ -180,9 +204,12 @@ def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{path} is not a file: give a YAML file of settings")
     try:
-        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not YAML ({str(error).splitlines()[0]}): write 'setting: value' lines") from None
+        if path.stat().st_size > MOST_YAML:
+            raise ValueError(f"it is larger than {MOST_YAML // 2**20} MiB")
+        entries = parse_yaml(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = str(error).splitlines()[0][:200]
+        raise ValueError(f"{path} is not YAML of settings ({reason}): write 'setting: value' lines") from None
     return _checked(entries or {}, str(path), (*FIELDS, *RECIPE_ONLY))
 
 
@@ -196,7 +223,7 @@ def load_recipe(name: str | os.PathLike[str], _above: tuple[str, ...] = ()) -> R
     if text in list_recipes():
         with resources.as_file(resources.files("codanet.training") / "recipes" / f"{text}.yaml") as path:
             return _recipe(text, read_settings(path), (*_above, text))
-    place = Path(text).expanduser()
+    place = expanded(text)
     if place.is_dir():
         recipe = load_recipe("folder")
         return dataclasses.replace(recipe, settings=dataclasses.replace(recipe.settings, data=str(place.resolve())))
@@ -213,8 +240,12 @@ def _recipe(name: str, entries: dict[str, Any], above: tuple[str, ...]) -> Recip
     settings = changed(start, entries)
     if sweep is not None:
         if not isinstance(sweep, Mapping) or len(sweep) != 1 or not all(isinstance(v, list) for v in sweep.values()):
-            raise ValueError(f"sweep in recipe {name!r} is {sweep!r}: it must be one setting with a list of values")
+            raise ValueError(
+                f"sweep in recipe {name!r} is {shown(sweep)}: it must be one setting with a list of values"
+            )
         ((key, values),) = _checked(sweep, f"the sweep of {name!r}").items()
+        if not 1 <= len(values) <= MOST_RUNS:
+            raise ValueError(f"the sweep of {name!r} has {len(values)} values of {key}: give from 1 to {MOST_RUNS}")
         return Recipe(name, settings, (key, tuple(values)), about or "")
     return Recipe(name, settings, None, about or "")
 

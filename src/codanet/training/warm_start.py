@@ -1,12 +1,12 @@
 """A run that starts from another one: its weights, and what they have cost so far."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from .._support.limits import read_json
 from ..models.network import CoDANet
 from ..models.weight_files import weights_path
 from ..models.weights import check_tensors, load
@@ -52,7 +52,7 @@ def _finished(path: Path) -> Start:
 def _unfinished(folder: Path) -> Start:
     try:
         checkpoint = read_checkpoint(folder / LAST)
-        settings = checkpoint.get(SETTINGS_KEY) or json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        settings = checkpoint.get(SETTINGS_KEY) or read_json(folder / SETTINGS)
         weights = {
             key.removeprefix("model."): value
             for key, value in checkpoint["state_dict"].items()
@@ -60,7 +60,7 @@ def _unfinished(folder: Path) -> Start:
         }
         stage = {"settings": settings, "epochs": checkpoint["epoch"] + 1, "hours": checkpoint["seconds"] / 3600}
         before = checkpoint.get("stages", [])
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         reason = error if isinstance(error, Damaged) else type(error).__name__
         raise ValueError(f"{folder} holds a run that cannot be read ({reason}): give another") from None
     return Start(weights, (*before, _stage(stage)))
@@ -76,5 +76,5 @@ def _stage(provenance: dict[str, Any]) -> dict[str, Any]:
 
 def begin(model: CoDANet, start: Start, place: str) -> None:
     """Put the weights into a model of the same shape."""
-    check_tensors(place, {key: value.shape for key, value in model.state_dict().items()}, start.weights)
+    check_tensors(place, model.state_dict(), start.weights)
     model.load_state_dict(start.weights)
