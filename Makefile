@@ -73,7 +73,7 @@ format: $(INSTALLED) ## Let ruff put the code in order
 	$(BIN)/ruff format
 
 clean: ## Remove the environment, caches and what quickstart and figures made
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site quickstart figures
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .cache build dist site quickstart figures
 	find src tests benchmarks experiments -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last, so an interrupted set-up is done again.

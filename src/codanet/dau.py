@@ -215,12 +215,18 @@ class DAUConv2d(_DAU):
     """n units at every position of images [N, C, H, W]: w_j(p)ᵀp for every patch p.
 
     Args:
-        in_channels: C.
-        out_channels: n, the units.
-        rank: r, as in `DAULinear`, as are rescale, bias and recompute.
+        in_channels: C of the images.
+        out_channels: n, the units, and so the channels of the output.
+        rank: r, the rows of B that the units share: the weights lie in a space of that many dimensions, and b.
         kernel_size: k, the side of a patch.
         stride: Pixels from one patch to the next.
         padding: Zeros around the image; (k - 1) / 2 if not given.
+        rescale: g as "sq" (‖w‖ < 1), "l2" or "l1" (‖w‖ = 1), or a function α of the norm, w = α(‖u‖) u.
+        bias: Whether there is a b.
+        recompute: Compute again in the backward pass what would otherwise be kept for it.
+
+    Raises:
+        ValueError: If a size is not a whole number of at least 1 (padding: 0), or the rescaling is unknown.
 
     Examples:
         >>> DAUConv2d(6, 16, rank=4, kernel_size=3)(torch.rand(2, 6, 32, 32)).shape

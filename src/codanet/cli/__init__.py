@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"codanet: stopped{RESUMED.get(command, '')}", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # whoever read what we print, `head` for one, has had enough
+    except BrokenPipeError:  # the reader of our output, `head` for example, has closed it
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (closed by Python's end)
         return 0
     except (ValueError, OSError) as error:

@@ -86,7 +86,7 @@ class Explanation:
         return len(self.logits)
 
     def to_numpy(self) -> dict[str, NDArray[np.generic]]:
-        """Everything as plain arrays of one's own, by the names used here."""
+        """Everything as NumPy arrays that share no memory with the tensors, by the names used here."""
         names = ("logits", "probabilities", "targets", "pixels", "contributions", "rows", "images")
         return {name: np.array(_plain(getattr(self, name)).numpy()) for name in names}
 

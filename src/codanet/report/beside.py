@@ -41,7 +41,7 @@ def strongest(rows: Sequence[Mapping[str, Any]], label: str) -> dict[str, float]
     found = {}
     for row in rows:
         name, mean = str(row.get("method")), row.get("mean")
-        known = MethodSpec.find(name)  # a function of one's own is not here to be asked again
+        known = MethodSpec.find(name)  # a user's own function cannot be called again from its name
         wanted = row.get("metric") == "localisation" and row.get("model") == label
         if wanted and known and known.method.post_hoc and isinstance(mean, float) and math.isfinite(mean):
             found[name] = mean
