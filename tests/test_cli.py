@@ -100,6 +100,10 @@ def workplace(tmp_path, monkeypatch):
     monkeypatch.setattr("codanet.cli.evaluate._print", lambda results: None)
     monkeypatch.setattr("codanet.report.report", note(tmp_path / "report.html"))
     monkeypatch.setattr("codanet.app.start", note(page))
+    same = SimpleNamespace(images=8, logits=0.0, maps=0.0, sums=0.0, classes=0)
+    made = {"path": tmp_path / "made", "bytes": 0, "half": None}
+    monkeypatch.setattr("codanet.export.export", note(SimpleNamespace(**made, differences=same)))
+    monkeypatch.setattr("codanet.export.page.page", note(SimpleNamespace(**made, differences={"one": same})))
     monkeypatch.setattr("codanet.data.load_data", lambda name: None)
     load = codanet.load
     monkeypatch.setattr("codanet.models.weights.load", lambda name: load("model.safetensors"))
