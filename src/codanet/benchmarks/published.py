@@ -25,9 +25,7 @@ class PublishedConv2d(Algorithm1Conv2d):
     def _alpha(self) -> tuple[int, Callable[[Tensor], Tensor]]:
         name = next((name for name, function in ACT_FUNCS.items() if function is self.act_func), None)
         if name is None:
-            raise ValueError(
-                "the published form knows sq, l2 and l1: compare other rescalings with Algorithm 1"
-            )
+            raise ValueError("the published form knows sq, l2 and l1: compare other rescalings with Algorithm 1")
         return ALPHA[name]
 
     def dynamic_weights(self, in_tensor: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]

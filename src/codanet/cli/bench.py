@@ -31,7 +31,9 @@ def parser() -> Parser:
         parser.add_argument(f"--{key}", type=kind, default=default, metavar="N", help=f"{about} (%(default)s)")
     parser.add_argument("--before", type=Path, help="folder with another version's package codanet, to measure beside")
     parser.add_argument("-o", "--output", type=Path, help="JSON file; a table in Markdown is written beside it")
-    parser.add_argument("--quick", action="store_true", help="each measurement once, to see that all works; nothing in C++")
+    parser.add_argument(
+        "--quick", action="store_true", help="each measurement once, to see that all works; nothing in C++"
+    )
     return parser
 
 
