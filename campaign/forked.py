@@ -1,4 +1,4 @@
-"""A command in a process of its own, forked from one that has imported everything: a case takes a fraction of a second."""
+"""A command in a process of its own, forked from one that has imported everything: a case takes half a second."""
 
 from __future__ import annotations
 

@@ -20,7 +20,10 @@ from forked import forked, leftovers, preload
 from report import Part
 from wrong_inputs import build
 
-TRAIN = "train pictures --output run --epochs 4 --batch-size 2 --image-size 8 --model nano_coda --threads 1 --accelerator cpu"
+TRAIN = (
+    "train pictures --output run --epochs 4 --batch-size 8 --image-size 8 --model nano_coda --threads 1 "
+    "--accelerator cpu"
+)
 EVALUATE = (
     "evaluate model.safetensors --data pictures --methods contributions,grad,occlusion5,rise:masks=200 --metrics "
     "removal,completeness --images 6 --points 5 --image-size 8 --threads 1 -o results"
