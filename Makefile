@@ -6,7 +6,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-network test-slow campaign bench figures evaluation lint format clean
+.PHONY: help quickstart test test-network test-slow campaign bench figures evaluation docs lint format clean
 .DELETE_ON_ERROR:
 
 help: ## What there is to make
@@ -21,10 +21,13 @@ quickstart: $(INSTALLED) ## Explain photographs with the model of the package, t
 	@echo "Why the photographs are taken for what they are: quickstart/photographs.png"
 	@$(BIN)/codanet report quickstart
 
+# Two processes of one thread each, which share the tests out; a file stays together as far as that keeps both busy.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+
 test: lint ## Lint, types, and every test that needs neither network nor minutes
-	@if $(BIN)/python tests/chromium.py >/dev/null; then $(BIN)/python -m pytest -m "not network and not slow"; else \
+	@if $(BIN)/python tests/chromium.py >/dev/null; then $(PYTEST) -m "not network and not slow"; else \
 	  echo "The tests of the web page are left out; all others run." >&2; \
-	  $(BIN)/python -m pytest -m "not network and not slow and not browser"; fi
+	  $(PYTEST) -m "not network and not slow and not browser"; fi
 
 test-network: $(INSTALLED) ## The tests that fetch real data
 	$(BIN)/python -m pytest -m network
@@ -62,6 +65,9 @@ evaluation: $(INSTALLED) ## The tables of docs/evaluation.md, hours on a CPU, in
 	$(EVALUATE) --data cifar10 --grids 50 --images 1024 --points 17 -o evaluations/image --methods $(OF_IMAGES) \
 	  $(if $(REFERENCE),--reference $(REFERENCE))
 
+docs: $(INSTALLED) ## The documentation, into site/: open site/index.html
+	NO_MKDOCS_2_WARNING=1 JUPYTER_PLATFORM_DIRS=1 $(BIN)/mkdocs build --strict --quiet
+
 lint: $(INSTALLED) ## ruff, mypy and the order of the rooms
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -73,7 +79,7 @@ format: $(INSTALLED) ## Let ruff put the code in order
 	$(BIN)/ruff format
 
 clean: ## Remove the environment, caches and what quickstart and figures made
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist quickstart figures
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .cache build dist site quickstart figures
 	find src tests benchmarks experiments -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last, so an interrupted set-up is done again.

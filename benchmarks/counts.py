@@ -159,10 +159,10 @@ def count_fake(
     """Count a model of the zoo by its name. `form` is "plain", "recompute" or "algorithm1"."""
     if form == "algorithm1":
         with torch.device("meta"):  # fake parameters cannot be converted; meta ones know no autocast
-            plain = create_model(name, classes)
+            plain = create_model(name, num_classes=classes)
             encoded = torch.empty(batch, 2 * plain.image_channels, size, size, dtype=low)
             # all of it in low precision: autocast would leave some of its maps in float32
             return count(Algorithm1Net.from_model(plain).to(low), encoded)
     with FakeTensorMode():
-        model = create_model(name, classes, recompute=form == "recompute")
+        model = create_model(name, num_classes=classes, recompute=form == "recompute")
         return count(model.train(), torch.empty(batch, 2 * model.image_channels, size, size), low)

@@ -31,7 +31,7 @@ from codanet.data.split import FolderSplit, stratified
 from codanet.data.tiling import make_grids, possible_grids
 from codanet.data.views import Views
 from codanet.metrics.localisation import localisation
-from codanet.metrics.maps import Contributions
+from codanet.metrics.maps import contributions
 from codanet.metrics.predictions import confident_images, predict
 from codanet.models.architectures import Layer
 from codanet.models.efficientnet_lite import CUTS, IMAGE_SIZE, efficientnet_lite0
@@ -117,7 +117,7 @@ def measure(model: HybridNet, held: FolderSplit, grids: int, seed: int) -> dict[
             f"at {model.layer} too few held-out photographs are classified with confidence for one 2x2 grid: give more "
             "photographs or more --epochs"
         )
-    shares = localisation(model, pictures, make_grids(sure, number, 2, seed=seed), Contributions(), grids_at_once=1)
+    shares = localisation(model, pictures, make_grids(sure, number, 2, seed=seed), contributions, grids_at_once=1)
     images = pictures.read(range(min(TIMED, len(held))))[0]
     seconds = []
     for image in images.split(1):

@@ -1,13 +1,22 @@
-"""Every test starts from the same seed, in two threads, or as many as OMP_NUM_THREADS says."""
+"""Every test starts from the same seed, in two threads, or as many as OMP_NUM_THREADS says, one beside others."""
 
 import os
 import signal
 
 import pytest
 import torch
+from PIL import Image
+
+from chromium import FLAGS, MISSING, chromium
+from colours import colour_model, halves
+from visitors import encoded, given
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what it runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # or no child would hear the Ctrl-C that it is tested with
+
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # gw0, gw1, …: each has a thread, and ports, of its own
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ["GRADIO_SERVER_PORT"] = str(7860 + 100 * (1 + int(worker.removeprefix("gw"))))
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 2)))
 
@@ -24,3 +33,38 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def gallery():
+    """The page's model of three colours, with four plain pictures to begin with."""
+    from codanet.app import session
+
+    model = colour_model()
+    shades = {name: Image.new("RGB", (40, 40), name) for name in ("red", "lime", "blue", "white")}
+    pictures = tuple(
+        session.seen_by(f"example-{i}", n, s, {"colours": model}) for i, (n, s) in enumerate(shades.items())
+    )
+    return session.Gallery({"colours": model}, {"colours": pictures})
+
+
+@pytest.fixture
+def opened(gallery):
+    """A visitor who gave a picture, red on the left and blue on the right."""
+    from codanet.app import session
+
+    return session.take_upload(gallery, session.Session("colours"), given(encoded(halves(16))), "halves.png")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium, headless, driven by Playwright."""
+    path = chromium()
+    if path is None:
+        pytest.fail(MISSING)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=path, headless=True, args=list(FLAGS))
+        yield started
+        started.close()

@@ -223,7 +223,7 @@ class TestProducts:
 
 def test_main_is_the_same_function(monkeypatch):
     calls = []
-    monkeypatch.setattr("codanet.cli.bench.bench", lambda **options: calls.append(options))
+    monkeypatch.setattr("codanet.benchmarks.bench.bench", lambda **options: calls.append(options))
     main([])
     main(["--models", "s_coda_r1_8", "m_coda", "--batch", "2", "--before", "old", "--quick"])
     assert calls[0] == {name: parameter.default for name, parameter in inspect.signature(bench).parameters.items()}

@@ -12,17 +12,16 @@ import torch
 from PIL import Image
 
 import codanet
-from chromium import MISSING, chromium
+from chromium import until
 from codanet import CoDANet
 from codanet.app import start
 from codanet.models.network import Layer
 from colours import colour_model, halves
-from test_app import BAD, SOURCES
+from visitors import BAD, SOURCES
 
 pytestmark = pytest.mark.browser
 
 PATIENCE = 60_000  # milliseconds; what is waited for usually takes some hundred
-FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
 
 
 @pytest.fixture(scope="module")
@@ -32,19 +31,6 @@ def served():
     page = start({"colours": colour_model(), "deep": deep})
     yield page
     page.close(verbose=False)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    path = chromium()
-    if path is None:
-        pytest.fail(MISSING)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, headless=True, args=[*FLAGS, "--disable-sync"])
-        yield started
-        started.close()
 
 
 @pytest.fixture
@@ -92,7 +78,11 @@ def upload(page, image: Image.Image, expected: str) -> None:
     number = 1 + max([int(key.split("-")[1]) for key in keys(page)], default=0)
     give(page, png(image))
     page.wait_for_selector(f"#picker .tile[data-key='upload-{number}'][aria-pressed='true']")
-    page.wait_for_function(f"document.querySelector('.verdict strong').textContent === '{expected}'")
+    expect_verdict(page, expected)
+
+
+def expect_verdict(page, expected: str) -> None:
+    until(page, f"document.querySelector('.verdict strong').textContent === {json.dumps(expected)}")
 
 
 def keys(page) -> list[str]:

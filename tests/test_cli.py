@@ -197,7 +197,7 @@ def test_a_reader_that_has_had_enough():
         (["train", "digits", "--augmentation", "flipcrop"], "flip-crop"),
         (["train"], "required: RECIPE"),
         (["models", "--all"], "unknown option '--all'"),
-        (["models", "s_coda"], "was given 's_coda', which it has no use for"),
+        (["models", "s_coda"], "was given 's_coda', which it does not take"),
         (["completion"], "required: shell; codanet completion --help shows how it is used"),
     ],
 )

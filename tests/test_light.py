@@ -48,7 +48,7 @@ def test_completion_imports_nothing_heavy(shell):
         ("evaluate cifar10", "required: --data"),
         ("evaluate cifar10 --data digits --methods gradcan", "unknown method 'gradcan': did you mean 'gradcam'?"),
         ("evaluate cifar10 --data digits --metrics boxes", "unknown metric 'boxes': did you mean 'box'?"),
-        ("bench --batch 0", "0 is not above 0"),
+        ("bench --batch 0", "argument --batch: '0' is not above 0"),
         ("train digits --epoch 3", "unknown setting '--epoch': did you mean 'epochs'?"),
         ("train digitz", "unknown recipe 'digitz': did you mean 'digits'?"),
         ("train digits --epochs three", "epochs is 'three': it must be"),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from . import data as data
     from . import dau as dau
     from . import evaluation as evaluation
+    from . import export as export
     from . import integrations as integrations
     from . import metrics as metrics
     from . import models as models
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from .dau import DAUConv2d, DAULinear
     from .models.architectures import Architecture, Layer, register_model
     from .models.explanation import Explanation
+    from .models.hybrid import FeatureExplanation, HybridNet, hybrid
     from .models.linear_map import LinearMap
     from .models.network import CoDANet
     from .models.published import import_state_dict
@@ -39,9 +41,12 @@ __all__ = [
     "DAUConv2d",
     "DAULinear",
     "Explanation",
+    "FeatureExplanation",
+    "HybridNet",
     "Layer",
     "LinearMap",
     "create_model",
+    "hybrid",
     "import_state_dict",
     "list_models",
     "load",
@@ -56,9 +61,12 @@ _HOMES = {
     "DAUConv2d": "dau",
     "DAULinear": "dau",
     "Explanation": "models.explanation",
+    "FeatureExplanation": "models.hybrid",
+    "HybridNet": "models.hybrid",
     "Layer": "models.architectures",
     "LinearMap": "models.linear_map",
     "create_model": "models.zoo",
+    "hybrid": "models.hybrid",
     "import_state_dict": "models.published",
     "list_models": "models.zoo",
     "load": "models.weights",
@@ -74,6 +82,7 @@ _ROOMS = (
     "data",
     "dau",
     "evaluation",
+    "export",
     "integrations",
     "metrics",
     "models",

@@ -38,7 +38,7 @@ class DynamicWeights(NamedTuple):
 
     z: Tensor  # [P, R], for the P = N·H'·W' patches
     scale: Tensor  # [P, n]
-    shape: torch.Size  # of the layer's input, [N, C, H, W]
+    shape: torch.Size  # the layer's input, [N, C, H, W]
 
 
 def norm_factor(A: Tensor, order: int = 2) -> NormFactor:
@@ -173,7 +173,7 @@ class DAULinear(_DAU):
         bias: Whether there is a b.
         recompute: Compute again in the backward pass what would otherwise be kept for it.
 
-    Example:
+    Examples:
         >>> DAULinear(64, 10, rank=8)(torch.rand(2, 64)).shape
         torch.Size([2, 10])
     """
@@ -215,14 +215,20 @@ class DAUConv2d(_DAU):
     """n units at every position of images [N, C, H, W]: w_j(p)ᵀp for every patch p.
 
     Args:
-        in_channels: C.
-        out_channels: n, the units.
-        rank: r, as in `DAULinear`, as are rescale, bias and recompute.
+        in_channels: C of the images.
+        out_channels: n, the units, and so the channels of the output.
+        rank: r, the rows of B that the units share: the weights lie in a space of that many dimensions, and b.
         kernel_size: k, the side of a patch.
         stride: Pixels from one patch to the next.
         padding: Zeros around the image; (k - 1) / 2 if not given.
+        rescale: g as "sq" (‖w‖ < 1), "l2" or "l1" (‖w‖ = 1), or a function α of the norm, w = α(‖u‖) u.
+        bias: Whether there is a b.
+        recompute: Compute again in the backward pass what would otherwise be kept for it.
 
-    Example:
+    Raises:
+        ValueError: If a size is not a whole number of at least 1 (padding: 0), or the rescaling is unknown.
+
+    Examples:
         >>> DAUConv2d(6, 16, rank=4, kernel_size=3)(torch.rand(2, 6, 32, 32)).shape
         torch.Size([2, 16, 32, 32])
     """

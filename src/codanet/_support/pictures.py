@@ -27,21 +27,21 @@ def image_files(folder: Path) -> list[Path]:
 
 def picture_paths(words: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """Files as they are given, the pictures in folders, and what patterns such as 'photos/*.jpg' match; each once."""
-    found: dict[Path, None] = {}
+    paths: dict[Path, None] = {}
     for word in words:
         path = expanded(word)
         if path.is_dir():
-            some = [file for file in image_files(path) if file.suffix.lower() in SUFFIXES]
-            if not some:
+            matches = [file for file in image_files(path) if file.suffix.lower() in SUFFIXES]
+            if not matches:
                 raise DataError(f"'{path}' has no pictures in it: give a folder of {', '.join(SUFFIXES)} files.")
         elif path.exists() or not glob.has_magic(str(word)):
-            some = [path]
+            matches = [path]
         else:
-            some = [Path(name) for name in sorted(glob.glob(str(path), recursive=True)) if not Path(name).is_dir()]
-            if not some:
+            matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True)) if not Path(name).is_dir()]
+            if not matches:
                 raise DataError(f"Nothing matches '{word}': check the pattern and the folder.")
-        found.update(dict.fromkeys(some))
-    if missing := [path for path in found if not path.exists()]:
+        paths.update(dict.fromkeys(matches))
+    if missing := [path for path in paths if not path.exists()]:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         raise DataError(f"'{missing[0]}'{more} does not exist: check the path of the picture.")
-    return list(found)
+    return list(paths)

@@ -46,9 +46,10 @@ def start(
         import gradio as gr
         from starlette.middleware import Middleware
 
+    from .._support.web import ICON
     from .keeper import Keeper
     from .memory import bound_allocator
-    from .page import CSS, ICON, build
+    from .page import CSS, build
     from .session import MOST_BYTES, Gallery
 
     bound_allocator()

@@ -11,10 +11,10 @@ from .._support.html import data_uri, picture_uri, text
 from .._support.version import __version__
 from ..attribution import METHODS, attribute
 from ..data.image import size_for
+from ..models.facts import facts
 from ..plot import card, colour_scale, heatmap, method_colours, overlay
 from ..plot import pictures as as_pictures
 from . import views
-from .reading import facts
 from .session import TILE_SIDE, Gallery, Session, finds, pictures
 
 CARD_SIDE = 480  # of each panel of the picture to take away

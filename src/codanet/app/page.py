@@ -17,27 +17,18 @@ import gradio as gr
 from gradio.context import LocalContext
 
 from .._support.html import text
+from .._support.web import HEAD, script, styles
 from ..attribution import METHODS
 from . import answers, views
 from . import session as steps
 from .session import MOST_BYTES, Gallery, Session
 
 HERE = Path(__file__).parent
-CSS = (HERE / "page.css").read_text(encoding="utf-8")
+CSS = styles() + (HERE / "gradio.css").read_text(encoding="utf-8")
 FADE = 0.5  # where the slider begins: the map over the picture
 USUAL = ("contributions", "ixg", "intgrad", "gradcam")
 HOUR = 3600
 NOTHING = ("no other class", -1)
-HEAD = (
-    '<header class="head"><h1>codanet</h1><p>A classifier whose every decision is an exact sum of pixel contributions. '
-    '<b class="for">Red</b> pixels speak for the class, <b class="against">blue</b> ones against it.</p></header>'
-)
-ICON = (
-    '<link rel="icon" href="data:image/svg+xml,%3Csvg xmlns=%22http://www.w3.org/2000/svg%22 viewBox=%220 0 2 2%22%3E'
-    "%3Cpath fill=%22%23b2182b%22 d=%22M0 0h1v1H0zM1 1h1v1H1z%22/%3E"
-    "%3Cpath fill=%22%232166ac%22 d=%22M1 0h1v1H1z%22/%3E"
-    '%3Cpath fill=%22%23fddbc7%22 d=%22M0 1h1v1H0z%22/%3E%3C/svg%3E">'
-)
 SLIDE = "(s) => document.documentElement.style.setProperty('--fade', s)"
 AS_SEEN = "(seen) => document.documentElement.style.setProperty('--seen', Number(seen))"
 
@@ -139,10 +130,6 @@ def given(event: gr.EventData, name: str) -> Any:
     return event._data.get(name) if isinstance(event._data, dict) else None
 
 
-def js(name: str) -> str:
-    return (HERE / f"{name}.js").read_text(encoding="utf-8")
-
-
 def html(value: Any, name: str, **options: Any) -> gr.HTML:
     return gr.HTML(value, apply_default_css=False, elem_id=name, **options)
 
@@ -181,12 +168,12 @@ class Desk:
             )
         with gr.Row(elem_classes="desk", equal_height=False):
             with gr.Column(scale=6, min_width=320):
-                self.picker = html(tiles, "picker", js_on_load=js("picker"), most_bytes=MOST_BYTES)
-                self.viewer = html(picture, "viewer", js_on_load=js("viewer"))
+                self.picker = html(tiles, "picker", js_on_load=script("picker"), most_bytes=MOST_BYTES)
+                self.viewer = html(picture, "viewer", js_on_load=script("viewer"))
                 self.fade = gr.Slider(0, 1, FADE, step=0.01, label="Picture ↔ contributions", elem_id="fade")
                 self.seen = gr.Checkbox(False, label="Show the picture as the model sees it", elem_id="seen")
             with gr.Column(scale=5, min_width=320):
-                self.bars = html(classes, "bars", js_on_load=js("chooser"))
+                self.bars = html(classes, "bars", js_on_load=script("chooser"))
                 with gr.Row(elem_classes="sentence"):
                     self.why = gr.Dropdown(every, value=first.target, label="Why", elem_id="why", min_width=130)
                     self.versus = gr.Dropdown(others, value=-1, label="rather than", elem_id="versus", min_width=130)
@@ -197,7 +184,7 @@ class Desk:
             self._files()
             with gr.Tab("This model"):
                 self.about = html(answers.about(gallery, first), "about")
-        self.saver = html(None, "saver", html_template=" ", js_on_load=js("saver"))
+        self.saver = html(None, "saver", html_template=" ", js_on_load=script("saver"))
 
     def _methods(self) -> None:
         with gr.Tab("Other methods"):
@@ -213,7 +200,7 @@ class Desk:
     def _multi_image(self, mixing: str) -> None:
         with gr.Tab("Multi-image"):
             html("<p class='hint'>Choose pictures in the order you want them; what is missing is filled up.</p>", "how")
-            self.mixer = html(mixing, "mixer", js_on_load=js("chooser"))
+            self.mixer = html(mixing, "mixer", js_on_load=script("chooser"))
             with gr.Row(elem_classes="buttons"):
                 self.two = gr.Button("Make 2 × 2", variant="primary", elem_id="two")
                 self.three = gr.Button("Make 3 × 3", elem_id="three")

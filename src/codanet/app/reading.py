@@ -7,7 +7,6 @@ import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any
 
 import torch
@@ -15,9 +14,9 @@ from torch import Tensor
 
 from .._support.version import __version__
 from ..metrics.share import box_masks, positive_share
+from ..models.facts import facts, named_classes
 from ..models.network import CoDANet
 
-FACTS = ("recipe", "data", "seed", "epochs", "hours", "val_accuracy", "val_images", "data_checksum", "versions")
 CLASSES_AT_ONCE = 16  # so that a hundred classes of a large picture do not need a hundred times its memory
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels of the model; right and bottom are not in it
@@ -131,14 +130,6 @@ class Reading:
         return stream.getvalue()
 
 
-def facts(model: CoDANet) -> dict[str, Any]:
-    """Of the model's provenance what any visitor may know: no path of the machine that trained it."""
-    known = {key: model.provenance[key] for key in FACTS if key in model.provenance}
-    if isinstance(known.get("data"), str):
-        known["data"] = PurePath(known["data"]).name
-    return known
-
-
 def plain(name: str) -> str:
     """A name that no spreadsheet takes for a formula."""
     return f"'{name}" if name[:1] in "=+-@\t\r" and name else name
@@ -155,7 +146,7 @@ def read(model: CoDANet, image: Tensor) -> Reading:
         logits=explanations[0].logits[0].float().cpu(),
         pixels=torch.cat([explanation.pixels[0] for explanation in explanations]).float().cpu(),
         bias=model.logit_bias,
-        class_names=model.class_names or tuple(f"class {c}" for c in range(model.num_classes)),
+        class_names=named_classes(model),
     )
 
 

@@ -13,11 +13,11 @@ from PIL import Image
 from torch import Tensor
 
 from ..data import DataError, ImageData, decode
+from ..data.examples import examples
 from ..data.image import fit, size_for, to_image, to_tensor
 from ..data.tiling import tiled_square
 from ..models.network import CoDANet
 from . import views
-from .examples import examples
 from .reading import Box, Reading, cell, read, share
 
 MOST_BYTES = 16 * 2**20  # of an uploaded picture

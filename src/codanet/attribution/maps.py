@@ -40,11 +40,30 @@ def attribute(
 ) -> Tensor:
     """How much every pixel speaks for the class, [N, H, W], in the model's precision.
 
-    images: [N, C, H, W], for a CoDA-Net RGB in [0, 1] or encoded. target: None for the predicted class, a class, one
-    per image, or several per image [N, K] for maps [N, K, H, W], which contributions, occlusion and RISE make from the
-    same passes through the model. An image gets the same map alone and in a batch. batch_size bounds how many images,
-    perturbed ones included, are in the model at a time; by default it follows from their size (`task.FORWARD_PIXELS`).
-    The model, its modes, hooks and gradients, the images and the global random numbers are left as they were.
+    An image gets the same map alone and in a batch. The model, its modes, hooks and gradients, the images and the
+    global random numbers are left as they were.
+
+    Args:
+        model: A classifier that makes [N, classes]: a CoDANet or any other torch.nn.Module.
+        images: [N, C, H, W]; for a CoDA-Net RGB in [0, 1] or encoded, for others as they take them.
+        target: None for the predicted class; a class; one per image [N]; or several per image [N, K], for maps
+            [N, K, H, W], which contributions, occlusion and RISE make from the same passes through the model.
+        method: One of `METHODS`, which stands for the paper's settings, or settings of your own, such as
+            Occlusion(window=7, stride=4). On a CoDA-Net it sees the encoded input, or the image with space="image".
+        seed: Of the methods that draw at random.
+        progress: Show a bar.
+        batch_size: How many images, perturbed ones included, are in the model at a time; by default it follows from
+            their size.
+
+    Raises:
+        ValueError: If the method is unknown or cannot work on the model, or images or targets make no sense.
+        NotFinite: A ValueError, if the model overflows; it holds the maps.
+        MissingPackage: If the method needs a package that is not installed.
+
+    Examples:
+        >>> import codanet, torch
+        >>> attribute(codanet.load("cifar10"), torch.rand(2, 3, 32, 32), "cat", "ixg").shape
+        torch.Size([2, 32, 32])
     """
     settings = settings_of(method)
     if not isinstance(model, nn.Module):

@@ -25,6 +25,8 @@ codanet: image classifiers whose every decision is an exact sum of pixel contrib
   codanet evaluate cifar10 --data cifar10  measure its explanations beside those of other methods
   codanet report runs/digits               a run or an evaluation as one page to look at
   codanet demo                             a web page: give it a picture, see why
+  codanet export cifar10 -o cifar10.onnx   the model with its explanation, for any language
+  codanet page cifar10 -o why.html         a page that explains pictures with no server at all
   codanet recipes                          what can be trained, and what the paper says of it
   codanet models                           the networks, with their sizes
   codanet bench --output bench.json        speed and memory against the paper's Algorithm 1
@@ -40,6 +42,8 @@ COMMANDS = {
     "evaluate": ".evaluate",
     "report": ".report",
     "demo": ".demo",
+    "export": ".export",
+    "page": ".page",
     "models": ".models",
     "recipes": ".recipes",
     "bench": ".bench",
@@ -78,7 +82,7 @@ def _run(command: str, rest: list[str], came: list[int]) -> int:
     except KeyboardInterrupt:
         print(stopped, file=sys.stderr)
         return 130
-    except BrokenPipeError:  # whoever read what we print, `head` for one, has had enough
+    except BrokenPipeError:  # the reader of our output, `head` for example, has closed it
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (closed by Python's end)
         return 0
     except Exception as error:

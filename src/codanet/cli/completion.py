@@ -34,7 +34,7 @@ def _options() -> dict[str, list[str]]:
     """The options of every command, as its own help tells them."""
     from . import COMMANDS
 
-    found = {}
+    offered = {}
     for command, module in COMMANDS.items():
         text = StringIO()
         try:
@@ -43,8 +43,8 @@ def _options() -> dict[str, list[str]]:
         except (SystemExit, ImportError):  # an extra that is not installed has no options to offer
             pass
         options = re.findall(r"(?:^ {2,4}|, )(--[a-z][a-z0-9_.-]*)", text.getvalue(), re.MULTILINE)
-        found[command] = sorted({option.replace("_", "-") for option in options})
-    return found
+        offered[command] = sorted({option.replace("_", "-") for option in options})
+    return offered
 
 
 def _words() -> dict[str, list[str]]:

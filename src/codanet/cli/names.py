@@ -31,7 +31,7 @@ METRICS = (
 )
 FAMILIES = ("removal",)
 METRICS_OF_THE_PAPER = ("accuracy", "localisation", "removal")
-POINTS = 129  # of a removal curve
+POINTS = 129  # on a removal curve
 DATA_SETS = ("digits", "mnist", "cifar10", "tiny-imagenet", "imagenet100")
 PALETTES = ("red-blue", "orange-purple")
 STYLES = ("map", "overlay", "weights")

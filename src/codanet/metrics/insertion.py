@@ -24,7 +24,18 @@ def deletion(
     seed: int = 0,
     batch_size: int | None = None,
 ) -> Scores:
-    """The smaller, the sooner the class is gone once its most important pixels are."""
+    """The area under the class's probability while pixels are removed, the most important first: lower is better.
+
+    The smaller it is, the sooner the class is gone once its most important pixels are.
+
+    Args:
+        model: Any classifier.
+        images: [N, C, H, W], as the model takes them.
+        targets: The class of each image, [N].
+        attribute: (model, images, targets) -> maps [N, H, W], or the maps themselves.
+        seed: Decides between pixels of the same value.
+        batch_size: Images in the model at a time; by default it follows from their size.
+    """
     inputs = network_input(model, images)
     maps = maps_of(attribute, model, images, targets)
     return _area("deletion", model, inputs, baseline(model, inputs), maps, targets, seed, batch_size)
@@ -39,7 +50,18 @@ def insertion(
     seed: int = 0,
     batch_size: int | None = None,
 ) -> Scores:
-    """The larger, the sooner the class is there once its most important pixels are."""
+    """The area under the class's probability while a blurred image gets its pixels back, the most important first.
+
+    The larger it is, the sooner the class is there once its most important pixels are: higher is better.
+
+    Args:
+        model: Any classifier.
+        images: [N, C, H, W], as the model takes them.
+        targets: The class of each image, [N].
+        attribute: (model, images, targets) -> maps [N, H, W], or the maps themselves.
+        seed: Decides between pixels of the same value.
+        batch_size: Images in the model at a time; by default it follows from their size.
+    """
     maps = maps_of(attribute, model, images, targets)
     before = network_input(model, blurred(images))
     return _area("insertion", model, before, network_input(model, images), maps, targets, seed, batch_size)

@@ -44,9 +44,19 @@ def localisation(
     *,
     grids_at_once: int = GRIDS_AT_ONCE,
 ) -> Scores:
-    """The scores of all cells; `attribute` may be the maps themselves, [G, size², size·H, size·W].
+    """How much of the positive attribution for a class lies on its own image of a grid (eq. 11): 1 at best.
 
     The whole grid goes through the model as one image, which must take images of any size.
+
+    Args:
+        model: Any classifier.
+        pictures: The images that the grids are made of.
+        grids: Which of them stand where.
+        attribute: (model, images, targets) -> maps, or the maps themselves, [G, size², size·H, size·W].
+        grids_at_once: Grids that are explained together.
+
+    Returns:
+        A score for every cell. A map without positive values scores 0, one that is not finite fails; both are noted.
     """
     if isinstance(attribute, Tensor):
         return cell_shares(attribute.detach().cpu(), grids.size)

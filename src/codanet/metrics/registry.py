@@ -28,7 +28,7 @@ FAMILIES = {"removal": ("removal-least", "removal-most")}  # names that stand fo
 
 
 def register_metric(metric: Metric) -> Metric:
-    """Make a metric of one's own known by its name, to `evaluate`, the tables and the report."""
+    """Give a metric of your own a name for `evaluate`, the tables and the report."""
     if metric.name in METRICS or metric.name in FAMILIES or "," in metric.name or not metric.name:
         raise ValueError(f"a metric cannot be called {metric.name!r}: choose a name that is new and has no comma")
     METRICS[metric.name] = metric

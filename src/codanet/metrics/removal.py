@@ -32,9 +32,22 @@ def removal(
     seed: int = 0,
     batch_size: int | None = None,
 ) -> Scores:
-    """Per image the mean of its curve; the curves are in `extras`, over the shares removed in `points`.
+    """The class's probability while pixels are removed in order of their importance (sec. C.4).
 
-    The least important pixels are those with the smallest values, so the most negative ones go first.
+    Args:
+        model: Any classifier.
+        images: [N, C, H, W], as the model takes them.
+        targets: The class of each image, [N].
+        attribute: (model, images, targets) -> maps [N, H, W], or the maps themselves.
+        first: "least" (higher is better) or "most" important pixels first (lower is better). The least important ones
+            have the smallest values, so the most negative go first.
+        share: Of the pixels, to be removed in all.
+        points: Steps in which they are.
+        seed: Decides between pixels of the same value.
+        batch_size: Images in the model at a time; by default it follows from their size.
+
+    Returns:
+        Per image the mean of its curve; the curves are in `extras`, over the shares removed in `points`.
     """
     if first not in ("least", "most"):
         raise ValueError(f"first is {first!r}: remove the 'least' or the 'most' important pixels first")

@@ -66,7 +66,21 @@ def sanity(
     seed: int = 0,
     most_steps: int = MOST_STEPS,
 ) -> SanityCheck:
-    """On a copy of the model; the model, and the global random state, stay as they are."""
+    """Whether the maps follow the parameters: layers are re-initialised from the output on, and the maps compared.
+
+    It works on a copy of the model; the model, and the global random state, stay as they are.
+
+    Args:
+        model: Any classifier.
+        images: [N, C, H, W], as the model takes them.
+        targets: The class of each image, [N].
+        attribute: (model, images, targets) -> maps [N, H, W].
+        seed: Of the new parameters.
+        most_steps: In which all layers are re-initialised, at most.
+
+    Returns:
+        The likeness of each map with the one of the trained model, after every step.
+    """
     images = like(model, images)
     broken = copy.deepcopy(model)
     groups = layer_groups(broken, most_steps)

@@ -22,7 +22,7 @@ class Layer:
         kernel_size: k, the side in pixels of the patches that the units look at.
         stride: Pixels from one patch to the next; 2 halves height and width.
 
-    Example:
+    Examples:
         >>> Layer(units=16, rank=8, stride=2)
         Layer(units=16, rank=8, kernel_size=3, stride=2)
     """
@@ -44,7 +44,7 @@ class Architecture:
             the image to reach a large logit, and the sharper the explanations become.
         image_channels: 3 for RGB, 1 for grey.
 
-    Example:
+    Examples:
         >>> Architecture((Layer(8, 4), Layer(10, 4)), image_size=32, temperature=100).image_channels
         3
     """
@@ -154,7 +154,7 @@ def register_model(name: str, architecture: Architecture) -> Registration:
     Raises:
         ValueError: If the name is taken or empty, or the architecture has no layers.
 
-    Example:
+    Examples:
         >>> import codanet
         >>> mine = codanet.Architecture((codanet.Layer(8, 4), codanet.Layer(10, 4, kernel_size=1)), 32, temperature=100)
         >>> with codanet.register_model("mine", mine):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from .network import CoDANet, bare
 
-PIXELS_AT_ONCE = 1 << 17  # of the inputs of one forward pass: 128 images of 32x32
+PIXELS_AT_ONCE = 1 << 17  # in one forward pass: 128 images of 32x32
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def log_odds(model: nn.Module, logits: Tensor, classes: Tensor) -> Tensor:
     if isinstance(bare(model), CoDANet):
         return own
     others = logits.scatter(1, classes[:, None], -torch.inf).logsumexp(1)
-    return (own - others).nan_to_num(nan=torch.nan)  # of a single class infinite, which a file cannot hold
+    return (own - others).nan_to_num(nan=torch.nan)  # infinite for a single class, which a file cannot hold
 
 
 def network_input(model: nn.Module, images: Tensor) -> Tensor:

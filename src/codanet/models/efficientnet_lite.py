@@ -93,7 +93,7 @@ class InvertedResidual(nn.Module):
 class EfficientNetLite0(nn.Module):
     """RGB images [N, 3, H, W] in [0, 1] to ImageNet's 1000 logits; layers "stem", "blocks.0" … "blocks.15", "head".
 
-    Example:
+    Examples:
         >>> logits = EfficientNetLite0()(torch.rand(1, 3, 224, 224))
     """
 

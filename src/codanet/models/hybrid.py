@@ -64,22 +64,29 @@ def _near(layer: str, names: list[str]) -> str:
     return words if len(names) <= 40 else words.split(" choose one of ")[0] + " named_modules() lists them"
 
 
+def cut(network: nn.Module, layer: str) -> nn.Module:
+    """The part of a network that makes the map of a layer; our own know how to leave out what is not needed."""
+    up_to = getattr(network, "up_to", None)
+    part: nn.Module = up_to(layer) if callable(up_to) else UpTo(network, layer)
+    return part
+
+
 class Backbone(NamedTuple):
-    build: Callable[[], nn.Module]
+    build: Callable[[bool], nn.Module]  # with its trained weights, or untrained
     layer: str  # where to cut it if nothing else is asked for
     image_size: int
 
 
-def _efficientnet_lite0() -> nn.Module:
+def _efficientnet_lite0(trained: bool) -> nn.Module:
     from .efficientnet_lite import efficientnet_lite0
 
-    return efficientnet_lite0()
+    return efficientnet_lite0(weights=trained)
 
 
-def _resnet56() -> nn.Module:
+def _resnet56(trained: bool) -> nn.Module:
     from .resnet import resnet56
 
-    return resnet56(weights="official")
+    return resnet56(weights="official" if trained else None)
 
 
 BACKBONES = {
@@ -113,7 +120,7 @@ class FeatureExplanation(Explanation):
 
     @property
     def pixels(self) -> Tensor:
-        """Each position's contribution spread evenly over the pixels it stands for, [N, (K,) H, W], to be looked at.
+        """Each position's contribution spread evenly over the pixels it stands for, [N, (K,) H, W], for display.
 
         The sum stays the same; where inside its square a feature saw what it saw is not known.
         """
@@ -130,7 +137,7 @@ def spread(maps: Tensor, height: int, width: int) -> Tensor:
     """Maps [..., h, w] at a larger size, every value shared out evenly, so that sums stay what they are."""
     for dim, size in ((-2, height), (-1, width)):
         cells = maps.shape[dim]
-        cell = torch.arange(size, device=maps.device) * cells // size  # of every row, then of every column
+        cell = torch.arange(size, device=maps.device) * cells // size  # for every row, then for every column
         share = 1 / torch.bincount(cell, minlength=cells).to(maps.dtype)[cell]
         maps = maps.index_select(dim, cell) * (share[:, None] if dim == -2 else share)
     return maps
@@ -284,7 +291,7 @@ def hybrid(
     layer: its name in `backbone.named_modules()`; of a named backbone the usual one if not given.
     num_classes: as many as there are class names, if not given.
 
-    Example:
+    Examples:
         >>> model = hybrid("efficientnet_lite0", class_names=("cat", "dog"))
     """
     if num_classes is None:
@@ -295,15 +302,14 @@ def hybrid(
         if backbone not in BACKBONES:
             raise ValueError(f"unknown backbone {backbone!r}{nearest(backbone, BACKBONES)}, or pass a module")
         known, name = BACKBONES[backbone], backbone
-        network, layer, image_size = known.build(), layer or known.layer, image_size or known.image_size
+        network, layer, image_size = known.build(True), layer or known.layer, image_size or known.image_size
     else:
         if layer is None:
             names = [each for each, _ in backbone.named_modules() if each]
             raise ValueError(f"no layer was given: choose one of {', '.join(names[:12])}{' …' * (len(names) > 12)}")
         network, name = deepcopy(backbone), type(backbone).__name__
-    up_to = getattr(network, "up_to", None)  # our own know how to leave out what is not needed
     return HybridNet(
-        up_to(layer) if callable(up_to) else UpTo(network, layer),
+        cut(network, layer),
         head_layers(num_classes, units, rank),
         image_channels=image_channels,
         image_size=image_size or 224,
@@ -315,4 +321,4 @@ def hybrid(
     )
 
 
-__all__ = ["BACKBONES", "FeatureExplanation", "HybridNet", "UpTo", "head_layers", "hybrid"]
+__all__ = ["BACKBONES", "FeatureExplanation", "HybridNet", "UpTo", "cut", "head_layers", "hybrid"]

@@ -12,10 +12,10 @@ def layer_contributions(model: CoDANet, images: Tensor, target: Target = None) -
     Every map of an image adds up to the same number, its logit less b0.
     """
     trace = model.trace(images)
-    given, several = resolve_targets(target, len(trace.logits), model.num_classes, model.class_names)
+    chosen, several = resolve_targets(target, len(trace.logits), model.num_classes, model.class_names)
     if several:
         raise ValueError("several targets per image were given: layers are shown for one class at a time")
-    targets = trace.logits.argmax(1, keepdim=True) if given is None else given.to(trace.logits.device)
+    targets = trace.logits.argmax(1, keepdim=True) if chosen is None else chosen.to(trace.logits.device)
     return [
         (trace.class_rows(targets, source=layer)[:, 0] * activations).sum(1)
         for layer, activations in enumerate(trace.activations)

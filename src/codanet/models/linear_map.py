@@ -12,13 +12,34 @@ from torch import Tensor
 from ..dau import DAUConv2d, DynamicWeights
 
 DENSE_NUMBERS = 1 << 28  # the largest dense matrix made: 1 GiB in float32
-MATRIX_ROWS = 64  # of it pulled back at a time
+MATRIX_ROWS = 64  # pulled back at a time
 
 
 @dataclass(frozen=True)
 class LinearMap:
+    """The matrices between any two layers, for the images of one pass; `CoDANet.trace` makes it.
+
+    Layer 0 is the encoded image, layer l the output of the l-th DAU layer, and the last one, `depth`, the logits less
+    b0.
+
+    Attributes:
+        layers: The network's DAU layers.
+        activations: Of layers 0 to depth - 1, [N, C, H, W] each.
+        weights: What each layer made of its input, factored.
+        temperature: T.
+        bias: b0.
+        logits: [N, classes].
+        differentiable: Whether gradients flow through the rows, as a loss on W needs.
+
+    Examples:
+        >>> import codanet, torch
+        >>> trace = codanet.create_model("nano_coda").trace(torch.rand(1, 3, 8, 8))
+        >>> trace.contributions(layer=2, unit=3, position=(4, 4)).shape  # what every input adds to that unit
+        torch.Size([1, 6, 8, 8])
+    """
+
     layers: tuple[DAUConv2d, ...]
-    activations: tuple[Tensor, ...]  # of layers 0 to depth - 1, [N, C, H, W]
+    activations: tuple[Tensor, ...]  # layers 0 to depth - 1, [N, C, H, W]
     weights: tuple[DynamicWeights, ...]
     temperature: float
     bias: float  # b0
@@ -47,7 +68,7 @@ class LinearMap:
             raise ValueError(
                 f"source {source} lies behind layer {layer}: the map runs from the earlier layer to the later"
             )
-        expected = (len(self.logits), *self.shape(layer))
+        expected = (self.logits.shape[0], *self.shape(layer))
         if rows.ndim != len(expected) + 1 or (rows.shape[0], *rows.shape[2:]) != expected:
             sizes = ", ".join(map(str, expected[1:]))
             raise ValueError(f"rows have shape {list(rows.shape)}: they must be [{expected[0]}, K, {sizes}]")

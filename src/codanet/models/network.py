@@ -18,7 +18,7 @@ LOWEST, HIGHEST = -0.5, 1.5  # what an image in [0, 1], noise added, may reach
 CHUNK_NUMBERS = 16 << 20  # floats of a layer's products that an explanation holds at a time
 
 
-Factors = Sequence[NormFactor] | None  # of every layer, where they are at hand
+Factors = Sequence[NormFactor] | None  # one for each layer, or None to compute them
 
 
 def bare(model: nn.Module) -> nn.Module:
@@ -30,7 +30,31 @@ def bare(model: nn.Module) -> nn.Module:
 class CoDANet(nn.Module):
     """Images [N, C, H, W] in [0, 1], or already encoded [N, 2C, H, W], to logits [N, classes].
 
-    logits = W(x) x / T + b0, so the contributions W(x) ⊙ x / T of a class add up to its logit less b0.
+    logits = W(x) x / T + b0, so the contributions W(x) ⊙ x / T of a class add up to its logit less b0. Each class is
+    one-vs-all: its probability is the sigmoid of its logit. `create_model` and `load` build networks by name.
+
+    Args:
+        layers: From the image to the classes; the units of the last one are the classes.
+        image_channels: C of the images, 3 for RGB; the first layer sees twice as many, [x, 1-x].
+        image_size: The side, or (height, width), that pictures are fitted to; None for any. Other sizes work too.
+        temperature: T, by which the summed output is divided. The larger it is, the more the weights must align with
+            the image, and the sharper the explanations become.
+        logit_bias: b0, the same for all classes; log(0.1 / 0.9) if not given.
+        rescale: How a unit's weights are bounded: "sq" (‖w‖ < 1), "l2" or "l1" (‖w‖ = 1), or a function of the norm.
+        bias: Whether w = g(A B x + b) has its b.
+        recompute: Compute activations again in the backward pass instead of keeping them: less memory, more time.
+        class_names: One for each class, for explanations and tables.
+        name: What to call the network in tables and files.
+        provenance: Where it comes from; kept in files.
+
+    Raises:
+        ValueError: If there are no layers, or a setting makes no sense.
+
+    Examples:
+        >>> import torch
+        >>> model = CoDANet([Layer(8, rank=4), Layer(3, rank=4, kernel_size=1)], image_size=8)
+        >>> model.explain(torch.rand(2, 3, 8, 8)).pixels.shape
+        torch.Size([2, 8, 8])
     """
 
     def __init__(
@@ -190,15 +214,26 @@ class CoDANet(nn.Module):
 
     @torch.no_grad()
     def trace(self, images: Tensor) -> LinearMap:
-        """The dynamic linear map between any two layers for these images."""
+        """The dynamic linear map between any two layers for these images [N, C, H, W]."""
         return self.align(images)[1]
 
     @torch.no_grad()
     def explain(self, images: Tensor, target: Target = None) -> Explanation:
         """Why the model gives the predicted class, or `target`, its logit.
 
-        target: None for the predicted class; a class (number or name); one class per image [N]; several per image
-        [N, K]; or "all". Memory stays bounded: images, and classes where there are many, are taken in chunks.
+        Memory stays bounded: images, and classes where there are many, are taken in chunks. The model, its mode and
+        its gradients are left as they are.
+
+        Args:
+            images: [N, C, H, W] in [0, 1], or encoded [N, 2C, H, W].
+            target: None for the predicted class; a class, by number or name; one class per image [N]; several per
+                image [N, K]; or "all".
+
+        Returns:
+            Contributions, rows of W and logits, for one class per image, or for K of them.
+
+        Raises:
+            ValueError: If the images are of another shape, type or range, or a class is unknown.
         """
         encoded = self.encode(images)
         wanted, several = resolve_targets(target, len(encoded), self.num_classes, self.class_names)

@@ -20,11 +20,25 @@ _PUBLISHED = re.compile(r"^(?P<layer>.*?)weighting_f\.(?P<part>0\.weight|1\.weig
 def import_state_dict(
     source: str | os.PathLike[str] | Mapping[str, Any], name: str | None = None, **options: Any
 ) -> CoDANet:
-    """A model from a state dict in the layout of the paper's published code, given as a mapping or a file.
+    """A model from a state dict in the layout of the paper's published code.
 
     Each layer has `weighting_f.0.weight` (B, [r, C, k, k]), `weighting_f.1.weight` (A, [d·units, r, 1, 1]) and
     `weighting_f.1.bias` (b, [d·units]), the latter two viewed as (d, units, …) with d over (channel, row, column).
-    `name` is one of `list_models()`; without it the one whose shapes fit is taken. `options` go to `create_model`.
+
+    Args:
+        source: A mapping of names to tensors, or a file written by torch.save. A file may hold plain tensors only.
+        name: One of `list_models()`; without it the one whose shapes fit is taken.
+        **options: For `create_model`: temperature, rescale and the like, which a state dict does not tell.
+
+    Returns:
+        The model in evaluation mode.
+
+    Raises:
+        ValueError: If the file cannot be read as plain tensors, or has another layout or other shapes.
+
+    Examples:
+        >>> import codanet
+        >>> codanet.import_state_dict("s_coda.pt", temperature=64)  # doctest: +SKIP
     """
     layers = _published_layers(_state_dict(source), source)
     table = [_layer_shape(B, A) for B, A, _ in layers]  # (units, rank, kernel size)
@@ -53,29 +67,29 @@ def import_state_dict(
             columns = torch.cat([columns, b.reshape(size, -1).t().unsqueeze(0)])
         converted[f"layers.{index}.B"] = reorder(B.reshape(rank, size)).contiguous()
         converted[f"layers.{index}.A"] = reorder(columns).contiguous()
-    check_tensors("the state dict", {key: value.shape for key, value in model.state_dict().items()}, converted)
+    check_tensors("the state dict", model.state_dict(), converted)
     model.load_state_dict(converted)
     return model.eval()
 
 
 def _state_dict(source: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(source, Mapping):
-        found: Any = source
+        state: Any = source
     else:
         if not Path(source).is_file():
             raise ValueError(f"{source} is not a file: give a state dict saved by torch.save, or a mapping")
         try:
-            found = torch.load(source, map_location="cpu", weights_only=True)
+            state = torch.load(source, map_location="cpu", weights_only=True)
         except Exception as error:  # torch.load raises whatever its unpickler meets
             raise ValueError(f"{source} cannot be read as plain tensors ({type(error).__name__}): refused") from None
-    while isinstance(found, Mapping) and not any(isinstance(key, str) and _PUBLISHED.match(key) for key in found):
-        nested = [value for value in found.values() if isinstance(value, Mapping)]
+    while isinstance(state, Mapping) and not any(isinstance(key, str) and _PUBLISHED.match(key) for key in state):
+        nested = [value for value in state.values() if isinstance(value, Mapping)]
         if len(nested) != 1:
             raise ValueError(f"{_label(source)} has no weighting_f.0.weight: it is not in the published code's layout")
-        found = nested[0]
-    if not isinstance(found, Mapping):
-        raise ValueError(f"{_label(source)} holds {type(found).__name__}: a mapping of names to tensors is needed")
-    return found
+        state = nested[0]
+    if not isinstance(state, Mapping):
+        raise ValueError(f"{_label(source)} holds {type(state).__name__}: a mapping of names to tensors is needed")
+    return state
 
 
 def _label(source: object) -> str:

@@ -185,22 +185,22 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 def _read_published(path: Path) -> dict[str, Tensor]:
     """A state dict, or a checkpoint that holds one, of a model that was trained inside nn.DataParallel or not."""
     try:
-        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+        state: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load raises whatever its unpickler meets
         raise ValueError(f"{path} cannot be read as plain tensors ({type(error).__name__}): refused") from None
-    if isinstance(found, Mapping):
-        found = found.get("state_dict", found)
-    if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
+    if isinstance(state, Mapping):
+        state = state.get("state_dict", state)
+    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
         raise ValueError(f"{path} holds no state dict: give a mapping of names to tensors")
-    return {str(key).removeprefix("module."): value for key, value in found.items()}
+    return {str(key).removeprefix("module."): value for key, value in state.items()}
 
 
 def _normalisation(metadata: dict[str, str]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The mean and standard deviation named in the file's `input` field, 'mean r,g,b, std r,g,b'."""
     number = r"\d+(?:\.\d+)?"
     triple = rf"({number}),\s*({number}),\s*({number})"
-    found = re.search(rf"mean {triple}, std {triple}", metadata.get("input", ""))
-    if found is None:
+    match = re.search(rf"mean {triple}, std {triple}", metadata.get("input", ""))
+    if match is None:
         return MEAN, STD
-    values = tuple(float(value) for value in found.groups())
+    values = tuple(float(value) for value in match.groups())
     return values[:3], values[3:]

@@ -1,4 +1,7 @@
-"""Weights in safetensors, with the configuration, class names and provenance in the header; never pickle."""
+"""Weights in safetensors, with the configuration, class names and provenance in the header; never pickle.
+
+A hybrid's file holds the stages of its backbone as well, so that nothing else is needed to load it.
+"""
 
 import json
 import os
@@ -11,28 +14,38 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from .._support.files import replacing
 from .._support.limits import parse_json, shown
 from .._support.version import __version__
 from .digest import content_digest
+from .hybrid import HybridNet
+from .hybrid_file import described, halved, in_one_precision, read_features, untrained
 from .network import CoDANet, Layer
 from .weight_files import weights_file
 
-FORMAT = 1
+FORMAT, HYBRID_FORMAT = 1, 2
 HEADER, DIGEST = "codanet", "sha256"
+STEPS_COUNTED = "num_batches_tracked"  # by a batch norm in training: of no use afterwards
 MOST_LAYERS = 1000
 MOST_PRODUCTS = 2**30  # numbers that a layer makes of one picture on the way: 4 GiB in float32
 
 
-def save(model: CoDANet, path: str | os.PathLike[str], provenance: Mapping[str, Any] | None = None) -> Path:
+def save(
+    model: CoDANet,
+    path: str | os.PathLike[str],
+    provenance: Mapping[str, Any] | None = None,
+    *,
+    half_backbone: bool = False,
+) -> Path:
     """Write a model to one file, all of it or nothing, with its architecture, class names and provenance.
 
     Args:
         model: A CoDANet whose `rescale` is a name; a function cannot be kept in a file.
         path: Where to write, usually ending in .safetensors. A file that is there is replaced.
         provenance: Text, numbers and lists to keep in the header besides the model's own: data, settings, accuracy.
+        half_backbone: Keep the filters of a hybrid's backbone in float16: half the size, and read back as float32.
 
     Returns:
         The path.
@@ -40,7 +53,7 @@ def save(model: CoDANet, path: str | os.PathLike[str], provenance: Mapping[str, 
     Raises:
         ValueError: If the file cannot be written or the provenance is not JSON.
 
-    Example:
+    Examples:
         >>> import codanet
         >>> codanet.save(codanet.create_model("nano_coda"), "model.safetensors")  # doctest: +SKIP
         PosixPath('model.safetensors')
@@ -64,7 +77,12 @@ def save(model: CoDANet, path: str | os.PathLike[str], provenance: Mapping[str, 
         "class_names": model.class_names,
         "provenance": {**model.provenance, **(provenance or {})},
     }
-    tensors = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
+    tensors = {key: value.detach().cpu().contiguous() for key, value in _kept(model).items()}
+    if isinstance(model, HybridNet):
+        header |= {"format": HYBRID_FORMAT, "hybrid": described(model)}
+    elif half_backbone:
+        raise ValueError("half_backbone is for hybrids, and this model has no backbone: leave it out")
+    tensors = halved(tensors) if half_backbone else tensors
     try:
         words = json.dumps(header)
     except (TypeError, ValueError) as error:
@@ -75,6 +93,11 @@ def save(model: CoDANet, path: str | os.PathLike[str], provenance: Mapping[str, 
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{path} could not be written ({error}): make room or choose another place") from None
     return path
+
+
+def _kept(model: CoDANet) -> dict[str, Tensor]:
+    """What of a model belongs into a file."""
+    return {key: value for key, value in model.state_dict().items() if not key.endswith(STEPS_COUNTED)}
 
 
 def _read(path: Path) -> tuple[Any, dict[str, Tensor], dict[str, str]]:
@@ -96,13 +119,15 @@ def _read(path: Path) -> tuple[Any, dict[str, Tensor], dict[str, str]]:
         raise ValueError(f"{path} has a header that cannot be read ({error}): save the model again") from None
 
 
-def load(path: str | os.PathLike[str], *, compile: bool = False) -> CoDANet:
+def load(path: str | os.PathLike[str], *, compile: bool = False, backbone: nn.Module | None = None) -> CoDANet:
     """A trained model, ready to use: one that comes with the package, by name, or one in a file written by `save`.
 
     Args:
         path: One of `list_models(pretrained=True)`, such as "cifar10", or the path of a .safetensors file.
         compile: Compile forward passes and explanations with torch.compile on their first use. That takes a while
             once for every kind of input, and pays off over many images; it needs a C++ compiler on a CPU.
+        backbone: Of a hybrid on a network of one's own, that network, which a file cannot hold; its weights are taken
+            from the file. The backbones that this package knows need nothing.
 
     Returns:
         The model in evaluation mode, on the CPU, in the precision it was saved in.
@@ -110,7 +135,7 @@ def load(path: str | os.PathLike[str], *, compile: bool = False) -> CoDANet:
     Raises:
         ValueError: If there is no such model or file, or the file is damaged or of another kind.
 
-    Example:
+    Examples:
         >>> import codanet
         >>> codanet.load("cifar10").image_size
         (32, 32)
@@ -119,34 +144,49 @@ def load(path: str | os.PathLike[str], *, compile: bool = False) -> CoDANet:
     header, tensors, metadata = _read(path)
     if not isinstance(header, Mapping):
         raise ValueError(f"{path} has a header that is not a mapping: it is damaged, so save the model again")
-    if header.get("format") != FORMAT:
-        raise ValueError(f"{path} has format {header.get('format')!r}, this version reads {FORMAT}: update codanet")
+    if header.get("format") not in (FORMAT, HYBRID_FORMAT):
+        raise ValueError(
+            f"{path} has format {header.get('format')!r}, this version reads {FORMAT} and {HYBRID_FORMAT}: update "
+            "codanet"
+        )
+    features = None
+    if header["format"] == HYBRID_FORMAT:
+        features = read_features(path, header.get("hybrid"), backbone)
+    elif backbone is not None:
+        raise ValueError(f"{path} holds no hybrid, so it stands on no backbone: leave backbone out")
     try:
-        check_sizes(header["layers"], header["image_size"])
-        size, names = header["image_size"], header["class_names"]
-        with torch.device("meta"):
-            model = CoDANet(
-                [Layer(**layer) for layer in header["layers"]],
-                image_channels=header["image_channels"],
-                image_size=tuple(size) if size else None,
-                temperature=header["temperature"],
-                logit_bias=header["logit_bias"],
-                rescale=header["rescale"],
-                bias=header["bias"],
-                class_names=tuple(names) if names else None,
-                name=header["name"],
-                provenance=header["provenance"],
-            )
+        model = _untrained(header, features)
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError) as error:
         raise ValueError(
             f"{path} has a header that makes no model ({shown(error, 240)}): save the model again"
         ) from None
-    check_tensors(path, {key: value.shape for key, value in model.state_dict().items()}, tensors)
+    check_tensors(path, _kept(model), tensors)
     _check_digest(path, metadata, tensors)
-    model.load_state_dict(tensors, assign=True)
+    model.load_state_dict(in_one_precision(tensors), assign=True, strict=False)  # all that is missing counts steps
     if compile:
         model.compile()
-    return model.requires_grad_().eval()
+    model.layers.requires_grad_()
+    return model.eval()
+
+
+def _untrained(header: Mapping[str, Any], features: nn.Module | None) -> CoDANet:
+    size, names = header["image_size"], header["class_names"]
+    stride = 1 if features is None else max(1, int(header["hybrid"]["stride"]))
+    check_sizes(header["layers"], size and [side // stride for side in size])
+    options: dict[str, Any] = {
+        "layers": [Layer(**layer) for layer in header["layers"]],
+        "image_channels": header["image_channels"],
+        "image_size": tuple(size) if size else None,
+        "temperature": header["temperature"],
+        "logit_bias": header["logit_bias"],
+        "class_names": tuple(names) if names else None,
+        "name": header["name"],
+        "provenance": header["provenance"],
+    }
+    if features is not None:
+        return untrained(features, header["hybrid"], options)
+    with torch.device("meta"):
+        return CoDANet(rescale=header["rescale"], bias=header["bias"], **options)
 
 
 def _check_digest(path: Path, metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> None:
@@ -175,17 +215,18 @@ def check_sizes(layers: Sequence[Mapping[str, Any]], image_size: Sequence[int] |
             )
 
 
-def check_tensors(path: object, expected: Mapping[str, torch.Size], given: Mapping[str, Tensor]) -> None:
+def check_tensors(path: object, expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
     """Refuse missing or extra keys, other shapes, and numbers that are not finite, before anything is loaded."""
     missing, extra = sorted(expected.keys() - given.keys()), sorted(given.keys() - expected.keys())
     if missing or extra:
         raise ValueError(
             f"{path} does not fit the model: missing {missing or 'nothing'}, unexpected {extra or 'nothing'}"
         )
-    for key, shape in expected.items():
-        if given[key].shape != shape:
-            raise ValueError(f"{path} has {key} of shape {list(given[key].shape)}: the model needs {list(shape)}")
-        if not given[key].is_floating_point() or not given[key].isfinite().all():
+    for key, wanted in expected.items():
+        if given[key].shape != wanted.shape:
+            shape = list(given[key].shape)
+            raise ValueError(f"{path} has {key} of shape {shape}: the model needs {list(wanted.shape)}")
+        if given[key].is_floating_point() != wanted.is_floating_point() or not given[key].isfinite().all():
             raise ValueError(
                 f"{path} has {key} with numbers that are not finite floats: it is damaged, so save it again"
             )

@@ -7,6 +7,7 @@ from typing import Any
 from .._support.numbers import check_whole
 from ..dau import Rescale
 from .architectures import ARCHITECTURES, architecture
+from .hybrid import HybridNet
 from .network import CoDANet, Layer
 from .weight_files import list_shipped
 from .weights import load
@@ -18,7 +19,7 @@ def list_models(pretrained: bool = False) -> list[str]:
     Args:
         pretrained: Only the names of trained models that come with the package, which `load` takes as well.
 
-    Example:
+    Examples:
         >>> import codanet
         >>> codanet.list_models(pretrained=True)
         ['cifar10']
@@ -63,7 +64,7 @@ def create_model(
     Raises:
         ValueError: If the name is unknown, there are no such weights, or they do not fit what was asked for.
 
-    Example:
+    Examples:
         >>> import codanet
         >>> codanet.create_model("nano_coda", num_classes=3).num_classes
         3
@@ -92,6 +93,10 @@ def create_model(
             raise ValueError(f"{name!r} names trained weights: pass pretrained=True, or use codanet.load({name!r})")
         return _untrained(name, num_classes, recompute, options)
     trained = _shipped(name) if pretrained is True else load(pretrained)
+    if isinstance(trained, HybridNet):
+        if num_classes not in (None, trained.num_classes) or recompute or options:
+            raise ValueError(f"{name!r} is a hybrid, which is taken as it was trained: leave the options out")
+        return trained
     if name not in list_shipped() and _inner(architecture(name).layers) != _inner(trained.architecture):
         raise ValueError(
             f"the weights of {pretrained} have other layers than {name!r}: create {trained.name!r} instead"
@@ -114,7 +119,7 @@ def _shipped(name: str) -> CoDANet:
     """The shipped model of that name, or of the architecture of that name."""
     if name in list_shipped():
         return load(name)
-    architecture(name)  # an unknown name is said first
+    architecture(name)  # refuses an unknown name
     for trained in map(load, list_shipped()):
         if trained.name == name:
             return trained

@@ -12,7 +12,7 @@ from .._support.messages import nearest
 from ..attribution import has_sign
 from ..models.explanation import Explanation
 
-PERCENTILE = 99.75  # of the absolute values, so that a single peak does not pale the rest
+PERCENTILE = 99.75  # of the absolute values, so that a single peak does not bleach the rest
 
 # From most negative to most positive: ColorBrewer's RdBu and PuOr with white for zero. PuOr sets orange against purple,
 # which do not turn into each other for those who confuse red and green.
@@ -47,7 +47,7 @@ def heatmap(values: Tensor | ArrayLike, scale: float | None = None, palette: str
 
 def importance(values: Tensor | ArrayLike, palette: str = "red-blue") -> NDArray[np.uint8]:
     """Maps as RGB [N, H, W, 3] from the least to the most important pixel of each, as RISE shows its own."""
-    diverging(palette)  # an unknown one is said
+    diverging(palette)  # refuses an unknown one
     maps = _maps(values)
     low, high = maps.min((1, 2), keepdims=True), maps.max((1, 2), keepdims=True)
     spread = np.where(high > low, high - low, 1)

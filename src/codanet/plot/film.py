@@ -23,7 +23,7 @@ from .cards import enlarged
 
 BATCH = 16  # frames explained at a time
 SAMPLES = 64  # frames, evenly over time, that the colour scale is taken from
-GIF_SHADES, GIF_GREYS = 64, 8  # of its 256 colours: of the map and of the page
+GIF_SHADES, GIF_GREYS = 64, 8  # how many of its 256 colours are for the map, and for the page's greys
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def explain_video(
     Without `target` it is the class predicted most often. All maps share one colour scale, taken from up to 64 frames
     spread evenly over the clip. The clip is read twice, a few frames at a time; how long each is shown is kept.
     """
-    given, _ = resolve_targets(target, 1, model.num_classes, model.class_names)
+    asked, _ = resolve_targets(target, 1, model.num_classes, model.class_names)
     size = size_for(model)
 
     drawing = _Drawing(size, palette, style)
@@ -69,7 +69,7 @@ def explain_video(
                 sample.add(each.cut, picture)
                 count, seconds = count + 1, seconds + each.seconds
             advance(len(batch))
-    chosen = int(votes.argmax()) if given is None else int(given)
+    chosen = int(votes.argmax()) if asked is None else int(asked)
 
     explained = [model.explain(some, chosen) for some in torch.stack(sample.pictures).split(BATCH)]
     if scale is None:

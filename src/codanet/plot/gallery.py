@@ -39,7 +39,7 @@ class Explained:
     """One file: why the model says what it says of it, or what was wrong with the file."""
 
     path: Path
-    explanation: Explanation | None = None  # of one image and K targets
+    explanation: Explanation | None = None  # one image, K targets
     others: dict[str, Tensor] = field(default_factory=dict)  # maps of other methods [1, K, H, W] by title
     layers: list[Tensor] = field(default_factory=list)  # contributions from every layer to the first target [1, h, w]
     error: str = ""
@@ -123,9 +123,9 @@ def class_number(target: int | str, model: CoDANet) -> int:
     names = model.class_names or ()
     if isinstance(target, str) and target not in names and target.isdecimal():
         target = int(target)
-    given, _ = resolve_targets(target, 1, model.num_classes, model.class_names)
-    assert given is not None
-    return int(given)
+    chosen, _ = resolve_targets(target, 1, model.num_classes, model.class_names)
+    assert chosen is not None
+    return int(chosen)
 
 
 def ahead(work: Callable[[T], R], items: Iterable[T], threads: int, window: int) -> Iterator[R]:

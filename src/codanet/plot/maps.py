@@ -28,8 +28,22 @@ def contribution_maps(
 ) -> Figure:
     """Every image with its contribution map under it, or one map per target; all maps on one scale.
 
-    Above an image stands its predicted class with its probability, or its own of `titles`. A map is labelled with its
-    class where that is not the predicted one. `style` is "map", "overlay" (on the image) or "weights" (W in colour).
+    Above an image stands its predicted class with its probability. A map is labelled with its class where that is not
+    the predicted one.
+
+    Args:
+        explanation: Of N images, for one target each or K.
+        columns: Images in a row.
+        palette: "red-blue", or "orange-purple" for those who confuse red and green.
+        titles: To stand above the images instead, [N].
+        style: "map", "overlay" (on the image) or "weights" (the row of W in the colours it asks for).
+        scale: Colours are linear from -scale to scale, in logits; taken from what is shown if not given.
+
+    Examples:
+        >>> import codanet, torch
+        >>> why = codanet.load("cifar10").explain(torch.rand(4, 3, 32, 32))
+        >>> codanet.plot.save(contribution_maps(why, columns=2), "maps.png").name
+        'maps.png'
     """
     if columns < 1:
         raise ValueError(f"columns is {columns}: put at least one image in a row")
@@ -70,9 +84,14 @@ def comparison(
 ) -> Figure:
     """A row per image: the image, the model's own map, and beside it those of other methods (Fig. 8).
 
-    `others` are maps [N, H, W], or [N, K, H, W] if the explanation has K targets, by the name to show. They have no
-    unit in common, so each is on its own scale; RISE is in its own colours. Without `others`, the maps of several
-    targets stand side by side; with them each target has a row of its own.
+    Without `others`, the maps of several targets stand side by side; with them each target has a row of its own.
+
+    Args:
+        explanation: Of N images, for one target each or K.
+        others: Maps [N, H, W], or [N, K, H, W] if the explanation has K targets, by the name to show. They have no unit
+            in common, so each is on its own scale; RISE is in its own colours.
+        titles: To stand above the images, [N].
+        palette, style, scale: As in `contribution_maps`.
     """
     number, titles = len(explanation), _titles(explanation, titles)
     targets, labelled = _targets(explanation), _labelled(explanation)

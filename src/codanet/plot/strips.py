@@ -53,7 +53,7 @@ def strip(
     first = TITLE * max(several, *written, *(name.count("\n") + several for name in maps))
     other = TITLE * max(written) if titles else TITLE if scale == "each" else 0
     heads = [first] + [other + GAP] * (count - 1)
-    heads += [first + GAP] * (-(-(1 + len(values)) // wide) - 1)  # of what is wrapped
+    heads += [first + GAP] * (-(-(1 + len(values)) // wide) - 1)  # for the rows that follow
     sheet = Sheet.of(wide, heads, shown.shape[1:3], bar=scale == "all")
     figure = sheet.figure()
     for row in range(count):

@@ -29,7 +29,7 @@ from .findings import Findings, find
 from .sources import Images, epochs, images, kind, read_json
 
 PLOTS = ("localisation", "removal", "insertion", "sanity")  # in this order; what else there is follows
-MOST_BYTES = 16 * 2**20  # of a picture that is taken in
+MOST_BYTES = 16 * 2**20  # the largest picture that is taken into the page
 CSS = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"  # nothing is fetched, nothing runs
 SURE_RIGHT = (

@@ -25,7 +25,7 @@ from .findings import Case, Findings
 TITLE = "Beside other methods"
 SIDE, OTHERS = 2, 2  # images along a side, methods beside the network's own
 QUARTERS = ("upper left", "upper right", "lower left", "lower right")
-DOTS = 256  # of a panel's longer side
+DOTS = 256  # along a panel's longer side
 INK, PAPER = (26, 26, 26), (255, 255, 255)
 ABOUT = (
     "Four of the right decisions the network was surest of, put together as one image, and a row for each of the four "
@@ -41,7 +41,7 @@ def strongest(rows: Sequence[Mapping[str, Any]], label: str) -> dict[str, float]
     found = {}
     for row in rows:
         name, mean = str(row.get("method")), row.get("mean")
-        known = MethodSpec.find(name)  # a function of one's own is not here to be asked again
+        known = MethodSpec.find(name)  # a user's own function cannot be called again from its name
         wanted = row.get("metric") == "localisation" and row.get("model") == label
         if wanted and known and known.method.post_hoc and isinstance(mean, float) and math.isfinite(mean):
             found[name] = mean
@@ -96,7 +96,7 @@ def _maps(
         try:
             settings = MethodSpec.parse(name).settings
             made = attribute(model, like(model, image), torch.tensor([classes]), settings, progress=not quiet)
-        except (ValueError, RuntimeError) as error:  # of memory, too
+        except (ValueError, RuntimeError) as error:  # out of memory among them
             failed.append(f"{method_title(name)} is left out: {error}.")
             if name == "contributions":
                 return {}, failed

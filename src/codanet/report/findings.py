@@ -24,7 +24,7 @@ class Case:
     index: int  # in the split
     label: int
     said: int
-    probability: float  # of the class that was said
+    probability: float  # of the predicted class
     label_probability: float
     image: Tensor  # [C, H, W]
     said_map: Tensor  # [H, W]

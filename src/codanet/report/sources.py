@@ -18,12 +18,12 @@ EPOCH_NUMBERS = ("loss_epoch", "val_loss", "train_accuracy", "val_accuracy")
 
 def read_json(path: Path) -> dict[str, Any]:
     try:
-        found = limited_json(path)
+        content = limited_json(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read ({type(error).__name__}): it is damaged or of another kind") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ValueError(f"{path} holds no mapping: it is damaged or of another kind")
-    return found
+    return content
 
 
 def kind(folder: Path) -> str:

@@ -39,7 +39,7 @@ class Classification(LightningModule):
         self.augmentation: nn.Module = augmentation(settings.augmentation, model.image_size or data.image_size)
         larger = model.image_size is not None and data.image_size != model.image_size
         self.fitting: nn.Module = augmentation("centre-crop" if larger else "none", model.image_size or data.image_size)
-        self.seconds = 0.0  # of training, over all the times that the run was taken up
+        self.seconds = 0.0  # spent training, all resumed parts of the run together
         self.counts = torch.zeros(3, dtype=torch.float64)
 
     def _compiles(self) -> bool:

@@ -1,6 +1,6 @@
 """Muon (Jordan et al. 2024): momentum whose every update is brought to a matrix with equal singular values.
 
-torch.optim.Muon refuses A, which has three dimensions, and iterates in bfloat16, which changes the updates of B by about
+torch.optim.Muon refuses A, which has three dimensions, and iterates in bfloat16, which changes updates of B by about
 1%: not the same results, so this one stays.
 """
 
@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-# of the quintic that drives singular values in (0, 1] towards 1, and how often it is applied
+# The quintic that drives singular values in (0, 1] towards 1: its coefficients, and how often it is applied.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
-RMS = 0.2  # of an update's entries at a learning rate of 1: what Adam's are like, so its learning rates carry over
+RMS = 0.2  # root mean square of an update at a learning rate of 1, as Adam's: its learning rates carry over
 
 
 def orthogonalised(matrix: Tensor) -> Tensor:

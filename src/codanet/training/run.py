@@ -41,7 +41,7 @@ from .warm_start import Start, begin, read_start
 
 @dataclass(frozen=True)
 class Result:
-    """What a run has left behind."""
+    """What a run has left behind: its folder, the weights, and how good they are."""
 
     folder: Path
     weights: Path  # safetensors
@@ -216,8 +216,24 @@ def train(
 ) -> Result:
     """Train a CoDA-Net by a recipe, on a folder of pictures, or by a YAML file of settings.
 
-    `changes` replace settings of the recipe. The run lives in `output` (runs/NAME): started again with the same
-    settings it goes on where it stopped.
+    Started again with the same settings, a run that was stopped goes on from its last complete epoch.
+
+    Args:
+        recipe: The name of a recipe, a folder of pictures with one folder per class, a .yaml file, or a Recipe.
+        output: Folder of the run; runs/NAME if not given.
+        quiet: Show no progress.
+        **changes: Settings that replace the recipe's, by their names in `Settings`: epochs=2, model="s_coda".
+
+    Returns:
+        Where the weights are, and the accuracy on the held-out images.
+
+    Raises:
+        ValueError: If the recipe or a setting is unknown or makes no sense, before anything is trained.
+        MissingPackage: If the packages of `codanet[train]` are not installed.
+
+    Examples:
+        >>> train("digits", "runs/digits", epochs=1).weights  # doctest: +SKIP
+        PosixPath('runs/digits/model.safetensors')
     """
     results = list(train_all(recipe, output, quiet=quiet, **changes))
     return results[-1]

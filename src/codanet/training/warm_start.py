@@ -76,5 +76,5 @@ def _stage(provenance: dict[str, Any]) -> dict[str, Any]:
 
 def begin(model: CoDANet, start: Start, place: str) -> None:
     """Put the weights into a model of the same shape."""
-    check_tensors(place, {key: value.shape for key, value in model.state_dict().items()}, start.weights)
+    check_tensors(place, model.state_dict(), start.weights)
     model.load_state_dict(start.weights)

@@ -9,8 +9,8 @@ import numpy as np
 from PIL import Image
 
 from .._support.extras import optional
-from ..data import ImageData, load_data, to_image
 from ..models.network import CoDANet
+from . import ImageData, load_data, to_image
 
 # what comes inside scikit-image itself, nothing of it is downloaded
 PHOTOGRAPHS = {

@@ -1,0 +1,94 @@
+"""What the pages take from the package itself: `{{ models }}`, `{{ methods }}` and the like become tables."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def models() -> str:
+    import torch
+
+    import codanet
+
+    with torch.device("meta"):
+        made = [codanet.create_model(name) for name in codanet.list_models()]
+    rows = []
+    for model in made:
+        parameters = sum(each.numel() for each in model.parameters())
+        size = "x".join(map(str, model.image_size or ("any",)))
+        rows.append((f"`{model.name}`", f"{parameters / 1e6:.2f} M", len(model.layers), size, f"{model.temperature:g}"))
+    return table(("name", "parameters", "layers", "images", "T"), rows)
+
+
+def pretrained() -> str:
+    import codanet
+
+    rows = []
+    for name in codanet.list_models(pretrained=True):
+        model = codanet.load(name)
+        rows.append((f"`{name}`", f"`{model.name}`", ", ".join(model.class_names or ())))
+    return table(("name", "architecture", "classes"), rows)
+
+
+def methods() -> str:
+    from codanet.attribution import METHODS
+
+    return table(("name", "in figures", "what it is"), ((f"`{m.name}`", m.title, m.about) for m in METHODS.values()))
+
+
+def metrics() -> str:
+    from codanet.metrics import METRICS
+
+    rows = ((f"`{m.name}`", m.about, "higher" if m.higher_is_better else "lower") for m in METRICS.values())
+    return table(("name", "what it measures", "better"), rows)
+
+
+def data_sets() -> str:
+    from codanet.data import list_data
+
+    return ", ".join(f"`{name}`" for name in list_data())
+
+
+def recipes() -> str:
+    from codanet.training.settings import list_recipes, load_recipe
+
+    return table(("recipe", "what it is"), ((f"`{name}`", load_recipe(name).about) for name in list_recipes()))
+
+
+def settings() -> str:
+    import dataclasses
+
+    from codanet.cli.train import setting_help
+    from codanet.training.settings import Settings
+
+    about = setting_help()
+    rows = ((f"`{f.name}`", f"`{f.default}`", about.get(f.name, "")) for f in dataclasses.fields(Settings))
+    return table(("setting", "default", "what it is"), rows)
+
+
+def commands() -> str:
+    """The help of every command, as it is printed."""
+    from codanet.cli import COMMANDS
+
+    parts = []
+    for command in COMMANDS:
+        arguments = [sys.executable, "-m", "codanet", command, "--help"]
+        done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+        parts.append(f"## codanet {command}\n\n```text\n{done.stdout.rstrip()}\n```")
+    return "\n\n".join(parts)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    made.__name__: made for made in (models, pretrained, methods, metrics, data_sets, recipes, settings, commands)
+}
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    return re.sub(r"\{\{ (\w+) \}\}", lambda match: TABLES[match[1]](), markdown)

@@ -1,0 +1,61 @@
+"""A picture as one model reads it: parts of a logit, boxes, the cells of a multi-image."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from codanet.app.reading import cell, read, share
+from codanet.data.tiling import tiled_square
+from visitors import random_model
+
+
+@pytest.mark.parametrize("box", [None, (0, 0, 16, 16), (3, 5, 9, 6), (15, 15, 16, 16)])
+@pytest.mark.parametrize("versus", [None, 3])
+def test_parts_add_up_to_the_logit(box, versus):
+    reading = read(random_model(), torch.rand(3, 16, 16))
+    parts = reading.parts(box, 1, versus)
+    wanted = reading.logits[1] - (0 if versus is None else reading.logits[versus])
+    assert parts.logit == pytest.approx(wanted.item())
+    assert parts.inside + parts.outside + parts.bias == pytest.approx(parts.logit, abs=1e-4)
+    assert parts.error < 1e-4
+    if box == (3, 5, 9, 6):
+        assert parts.inside == pytest.approx(reading.map(1, versus)[5, 3:9].sum().item(), abs=1e-5)
+
+
+def test_classes_in_chunks_are_the_same(monkeypatch):
+    model, image = random_model(), torch.rand(3, 16, 16)
+    whole = read(model, image)
+    monkeypatch.setattr("codanet.app.reading.CLASSES_AT_ONCE", 2)
+    parts = read(model, image)
+    assert torch.allclose(whole.pixels, parts.pixels, atol=1e-6)
+    assert torch.equal(whole.logits, parts.logits)
+    assert torch.allclose(whole.pixels, model.explain(image[None], "all").pixels[0], atol=1e-6)
+
+
+def test_a_box_on_the_red_half(opened):
+    """Each class counts its own channel: +2g a pixel of its colour, -g one of another."""
+    reading = opened.read
+    left = reading.parts((0, 0, 8, 16), 0)
+    right = reading.parts((8, 0, 16, 16), 0)
+    assert left.inside == pytest.approx(right.outside)
+    assert left.inside == pytest.approx(-2 * left.outside, rel=1e-5)
+    assert reading.parts((0, 0, 8, 16), 0, 2).inside == pytest.approx(1.5 * left.inside, rel=1e-5)
+    assert reading.ranked()[-1] == 1
+
+
+def test_cells_and_shares():
+    images = [torch.full((3, 4, 6), float(i)) for i in range(9)]
+    whole = tiled_square(images)
+    assert whole.shape == (3, 12, 18)
+    assert whole[0, 5, 13] == 5
+    with pytest.raises(ValueError, match="no square"):
+        tiled_square(images[:5])
+    reading = read(random_model(), torch.rand(3, 32, 32))
+    assert cell(reading, 2, 3) == (16, 16, 32, 32)
+    maps = torch.full((1, 32, 32), -1.0)
+    maps[0, :16, 16:] = 3
+    maps[0, 20, 2] = 3 * 256  # as much as that whole quarter
+    planted = replace(reading, pixels=maps)
+    assert [share(planted, 0, cell(planted, 2, index)) for index in range(4)] == [0, 0.5, 0.5, 0]
+    assert share(replace(reading, pixels=-maps.abs()), 0, cell(reading, 2, 0)) == 0  # nothing speaks for it
