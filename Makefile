@@ -6,7 +6,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-network test-slow bench figures evaluation docs lint format clean
+.PHONY: help quickstart test test-network test-slow campaign bench figures evaluation docs lint format clean
 .DELETE_ON_ERROR:
 
 help: ## What there is to make
@@ -34,6 +34,12 @@ test-network: $(INSTALLED) ## The tests that fetch real data
 
 test-slow: $(INSTALLED) ## The tests that take minutes
 	$(BIN)/python -m pytest -m "slow and not network"
+
+MINUTES ?= 60
+SEED ?= 0
+
+campaign: $(INSTALLED) ## Attacks on the package for MINUTES (60), into campaign.md; docs/robustness.md tells more
+	$(BIN)/python campaign --minutes $(MINUTES) --seed $(SEED) --output campaign.md
 
 bench: $(INSTALLED) ## Speed and memory against Algorithm 1, into benchmarks/bench.json
 	$(BIN)/codanet bench --output benchmarks/bench.json

@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 
 from .._support.extras import optional
@@ -66,42 +68,48 @@ def main(arguments: list[str] | None = None) -> int:
     if command not in COMMANDS:
         print(f"codanet: unknown command {command[:80]!r}{nearest(command[:80], COMMANDS)}", file=sys.stderr)
         return 2
-    interrupted = _listen()
+    with _interrupts() as came:
+        return _run(command, rest, came)
+
+
+def _run(command: str, rest: list[str], came: list[int]) -> int:
+    stopped = f"codanet: stopped{RESUMED.get(command, '')}"
     try:
         with optional():
             code = import_module(COMMANDS[command], __name__).main(rest) or 0
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        print(f"codanet: stopped{RESUMED.get(command, '')}", file=sys.stderr)
+        print(stopped, file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output, `head` for example, has closed it
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (closed by Python's end)
         return 0
-    except (ValueError, OSError) as error:
-        if interrupted:
-            print(f"codanet: stopped{RESUMED.get(command, '')}", file=sys.stderr)
+    except Exception as error:
+        if came:
+            print(stopped, file=sys.stderr)
             return 130
+        if not isinstance(error, ValueError | OSError):
+            raise
         print(f"codanet: {plain(error)}", file=sys.stderr)
         return 2
-    except Exception:
-        if not interrupted:
-            raise
-        print(f"codanet: stopped{RESUMED.get(command, '')}", file=sys.stderr)
-        return 130
 
 
-def _listen() -> list[int]:
-    """The Ctrl-Cs that came. A library that meets one while it is imported may make another error of it."""
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """The Ctrl-Cs that come. A library that meets one while it is imported may make another error of it."""
     came: list[int] = []
 
-    def note(number: int, frame: object) -> None:
+    def heard(number: int, frame: object) -> None:
         came.append(number)
         raise KeyboardInterrupt
 
-    if (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    ):
-        signal.signal(signal.SIGINT, note)
-    return came
+    before = signal.getsignal(signal.SIGINT)
+    ours = threading.current_thread() is threading.main_thread() and before is signal.default_int_handler
+    if ours:
+        signal.signal(signal.SIGINT, heard)
+    try:
+        yield came
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, before)

@@ -133,4 +133,6 @@ def _print(results: "Results") -> None:
     console.print()
     for sentence in results.sentences():
         console.print(sentence, highlight=False, markup=False, style="dim")
-    console.print(f"\nThe table, the numbers and the pictures are in {results.folder}.", highlight=False, markup=False)
+    console.print(
+        plain(f"\nThe table, the numbers and the pictures are in {results.folder}."), highlight=False, markup=False
+    )

@@ -1,5 +1,6 @@
 """`codanet report`."""
 
+from .._support.messages import plain
 from .parser import Parser
 
 ABOUT = """\
@@ -27,6 +28,6 @@ def main(arguments: list[str]) -> int:
     options = parser().parse(arguments)
     from ..report import report
 
-    print(report(options.folder, options.output, root=options.root))
+    print(plain(report(options.folder, options.output, root=options.root)))
     print(LOOK_AT)
     return 0

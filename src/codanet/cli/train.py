@@ -6,7 +6,7 @@ import re
 from inspect import cleandoc
 from typing import Any
 
-from .._support.messages import nearest
+from .._support.messages import nearest, plain
 from ..models.architectures import architecture
 from ..training.settings import FIELDS, RECIPE_ONLY, Settings, changed, load_recipe, read_settings
 from .parser import Parser
@@ -67,8 +67,8 @@ def main(arguments: list[str]) -> int:
             print(json.dumps(facts))
         else:
             print(f"validation accuracy {result.accuracy:.2%} after {result.epochs} epochs ({result.hours:.2f} hours)")
-            print(f"weights             {result.weights}")
-            print(f"contribution maps   {result.folder / 'maps'}")
+            print(plain(f"weights             {result.weights}"))
+            print(plain(f"contribution maps   {result.folder / 'maps'}"))
     return 0
 
 

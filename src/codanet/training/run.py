@@ -34,7 +34,7 @@ from ..models.zoo import create_model
 from .callbacks import Checkpoints, ContributionMaps, Lines, training_bar
 from .checkpoint import SETTINGS_KEY, Damaged, read_checkpoint
 from .module import Classification
-from .run_files import BEST, LAST, LOGS, MODEL, SETTINGS
+from .run_files import BEST, LAST, LOGS, MAPS, MODEL, SETTINGS
 from .settings import FREE, Recipe, Settings, changed, load_recipe
 from .warm_start import Start, begin, read_start
 
@@ -261,7 +261,8 @@ def _run(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
     if rank_zero_only.rank:  # of several processes, the first holds the folder for all
         return _alone(name, settings, folder, quiet)
     with alone_in(folder, "the run"):
-        remove_leftovers(folder)
+        for place in (folder, folder / MAPS):
+            remove_leftovers(place)
         for pattern in (".*.ckpt.part", ".probe-*"):  # of a process that was killed: no other is at work here
             for left in folder.glob(pattern):
                 left.unlink(missing_ok=True)

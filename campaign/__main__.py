@@ -1,0 +1,56 @@
+"""`make campaign`: attacks on the package, bounded in time; a page with counts, seeds and failures to meet again.
+
+python campaign --minutes 10 --seed 0 --output campaign.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"  # forked children cannot share threads
+
+import kills
+import visitors
+import wrong_inputs
+from report import page
+
+# cases, and the share of the time
+PARTS = {
+    "inputs": (wrong_inputs.run, 2000, 0.35),
+    "kills": (kills.run, 100, 0.3),
+    "visitors": (visitors.run, 10_000, 0.35),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="campaign", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--output", type=Path, default=Path("campaign.md"))
+    options = parser.parse_args()
+    started, results = time.monotonic(), []
+    chosen = [name for name in options.parts.split(",") if name in PARTS]
+    for place, name in enumerate(chosen):
+        run, number, share = PARTS[name]
+        left = options.minutes * 60 - (time.monotonic() - started)
+        shares = sum(PARTS[other][2] for other in chosen[place:])
+        print(f"{name}: up to {number} cases in {left * share / shares / 60:.1f} minutes", file=sys.stderr, flush=True)
+        with tempfile.TemporaryDirectory(prefix="campaign-") as folder:
+            part = run(Path(folder), options.seed, number, time.monotonic() + left * share / shares)
+        results.append(part)
+        for failure in part.failures:
+            print(failure, file=sys.stderr)
+    command = f"make campaign MINUTES={options.minutes:g} SEED={options.seed}"
+    options.output.write_text(page(results, (time.monotonic() - started) / 60, command), encoding="utf-8")
+    print(options.output)
+    return 1 if any(part.failures for part in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

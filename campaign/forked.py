@@ -1,0 +1,115 @@
+"""A command in a process of its own, forked from one that has imported everything: a case takes half a second."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+PATIENCE = 90.0  # seconds; longer than that is a hang
+MOST_MEMORY = 3 * 2**30  # bytes resident
+
+
+@dataclass(frozen=True)
+class Ending:
+    code: int  # of the exit; negative, the signal
+    seconds: float
+    memory: int  # bytes
+    out: str
+    err: str
+
+    def wrong(self, killed: bool = False) -> str:
+        """What must never happen, or ""."""
+        if self.code == -signal.SIGALRM:
+            place = [line.strip() for line in self.err.splitlines() if line.strip().startswith("File")]
+            return f"hang: more than {PATIENCE:.0f} s, at {place[:2]}"
+        if self.code < 0 and not killed:
+            return f"death by signal {-self.code}"
+        if "Traceback (most recent call last)" in self.err:
+            return "traceback: " + self.err.strip().splitlines()[-1][:160]
+        if self.memory > MOST_MEMORY:
+            return f"memory: {self.memory / 2**30:.1f} GiB"
+        if self.code not in (0, 1, 2, 130) and not killed:
+            return f"exit code {self.code}"
+        if self.code == 2 and not self.err.strip():
+            return "a mistake without a word"
+        return ""
+
+
+def preload() -> None:
+    """Import everything once, and compute nothing: a forked child inherits modules, but no threads."""
+    import torch
+
+    import codanet.app
+    import codanet.attribution
+    import codanet.cli.evaluate
+    import codanet.cli.explain
+    import codanet.cli.train
+    import codanet.evaluation
+    import codanet.plot.film
+    import codanet.plot.gallery
+    import codanet.report
+    import codanet.training  # noqa: F401
+
+    torch.set_num_threads(1)
+
+
+def forked(work: Callable[[], int], folder: Path, kill_after: float | None = None) -> Ending:
+    """Run `work` in a child, in `folder`; kill it with SIGKILL after so many seconds if it is still there."""
+    logs = folder.parent / f".{folder.name}.out", folder.parent / f".{folder.name}.err"
+    started = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        _work(work, folder, logs)
+    limit = PATIENCE if kill_after is None else kill_after
+    while True:
+        pid, status, usage = os.wait4(child, os.WNOHANG)
+        if pid:
+            break
+        if time.monotonic() - started > limit:
+            os.kill(child, signal.SIGALRM if kill_after is None else signal.SIGKILL)
+            _, status, usage = os.wait4(child, 0)
+            break
+        time.sleep(0.002)
+    out, err = (log.read_text(errors="replace") if log.exists() else "" for log in logs)
+    for log in logs:
+        log.unlink(missing_ok=True)
+    seconds = time.monotonic() - started
+    return Ending(os.waitstatus_to_exitcode(status), seconds, usage.ru_maxrss * 1024, out, err)
+
+
+def _work(work: Callable[[], int], folder: Path, logs: tuple[Path, Path]) -> None:
+    code = 70
+    try:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        os.chdir(folder)
+        for number, log in zip((1, 2), logs, strict=True):
+            os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
+        sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        faulthandler.dump_traceback_later(PATIENCE - 3)
+        code = work()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Files that only a write which did not end leaves."""
+    return sorted(
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.name.startswith((".codanet-", ".tmp", ".probe", ".last", ".best")) or path.name.endswith(".part")
+    )
