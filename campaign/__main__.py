@@ -15,9 +15,10 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"  # forked children cannot share threads
 
 import kills
-import visitors
 import wrong_inputs
 from report import page
+
+import visitors
 
 # cases, and the share of the time
 PARTS = {

@@ -21,6 +21,7 @@ codanet: image classifiers whose every decision is an exact sum of pixel contrib
   codanet explain cifar10 cat.jpg          which pixels speak for the class, which against: why.png
   codanet train digits                     train on the embedded digits, under a minute
   codanet train path/to/pictures           train on your own: one folder per class
+  codanet train photos/ --backbone efficientnet_lite0     photographs: better, and in minutes
   codanet train cifar10-cpu --epochs 2     a recipe, with a setting of your own
   codanet evaluate cifar10 --data cifar10  measure its explanations beside those of other methods
   codanet report runs/digits               a run or an evaluation as one page to look at

@@ -17,6 +17,7 @@ A setting that is not given is the recipe's; the defaults below are for what a r
 EXAMPLES = """\
   codanet train digits                            under a minute, nothing to download
   codanet train pictures                          your own: pictures/cat/1.jpg, pictures/dog/7.png, …
+  codanet train photos/ --backbone efficientnet_lite0    photographs, in minutes: the same, on a pre-trained network
   codanet train cifar10-cpu --epochs 2 --json     a recipe, with a setting of your own
   codanet train mine.yaml --output runs/mine      settings in a file"""
 WORDS = {"true": True, "yes": True, "false": False, "no": False, "null": None, "none": None}
@@ -47,13 +48,13 @@ def setting_help() -> dict[str, str]:
 
 def main(arguments: list[str]) -> int:
     parsed = parser().parse([_hyphenated(word) for word in arguments])
-    recipe = load_recipe(parsed.recipe)
     changes: dict[str, Any] = read_settings(parsed.config) if parsed.config else {}
     changes.pop("about", None)
     if wrong := changes.keys() & set(RECIPE_ONLY):
         raise ValueError(f"{parsed.config} says {min(wrong)}, which only a recipe can: train {parsed.config} itself")
     given = {name: getattr(parsed, name) for name in FIELDS if getattr(parsed, name) is not None}
     changes |= {name: WORDS.get(value.lower(), value) for name, value in given.items()}
+    recipe = load_recipe(parsed.recipe, backbone=changes.get("backbone"))
     architecture(changed(recipe.settings, changes).model)  # mistakes are said before anything heavy is imported
     from lightning.pytorch.utilities import rank_zero_only
 
@@ -64,9 +65,12 @@ def main(arguments: list[str]) -> int:
             continue
         if parsed.json:
             facts = {"accuracy": result.accuracy, "weights": str(result.weights), "hours": round(result.hours, 4)}
-            print(json.dumps(facts))
+            print(json.dumps(facts | {"recall": result.recall}))
         else:
             print(f"validation accuracy {result.accuracy:.2%} after {result.epochs} epochs ({result.hours:.2f} hours)")
+            if result.settings.backbone:
+                recalls = sorted(result.recall.items(), key=lambda item: item[1])
+                print(plain("recall by class     " + ", ".join(f"{name} {share:.0%}" for name, share in recalls)))
             print(plain(f"weights             {result.weights}"))
             print(plain(f"contribution maps   {result.folder / 'maps'}"))
     return 0

@@ -120,22 +120,35 @@ def extract(
     maps: Callable[[int, int], Tensor],
     advance: Callable[[int], None] = lambda count: None,
     workers: int | None = None,
-) -> None:
+) -> dict[int, str]:
     """Fill in what is missing with `maps(view, picture)` [C, h, w], in threads of one CPU thread each.
 
-    Every picture goes through the network alone, so that its features are the same in whatever order they are made.
+    A thread makes all views of a picture, one after the other. Every view goes through the network alone, so that its
+    features are the same in whatever order they are made. Returns why pictures could not be read, by their number.
     """
+    groups: dict[int, list[int]] = {}
+    for view, picture in cache.missing():
+        groups.setdefault(picture, []).append(view)
+    unread: dict[int, str] = {}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
 
-    def work(entry: tuple[int, int]) -> None:
-        with torch.inference_mode():
-            cache.write(*entry, maps(*entry))
+    def work(picture: int) -> int:
+        for view in groups[picture]:
+            try:
+                with torch.inference_mode():
+                    made = maps(view, picture)
+            except DataError as error:
+                unread[picture] = str(error)
+                break
+            cache.write(view, picture, made)
+        return len(groups[picture])
 
     pool = ThreadPoolExecutor(workers or min(16, os.cpu_count() or 1))
     try:
-        for _ in pool.map(work, cache.missing()):
-            advance(1)
+        for count in pool.map(work, groups):
+            advance(count)
     finally:
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(threads)
+    return unread

@@ -26,6 +26,7 @@ TOLERATED_FRACTION = 0.1
 HELD_OUT_FRACTION = 0.2
 VALIDATION_NAMES = ("val", "valid", "validation", "test")
 LAYOUT = "put pictures in train/<class>/ and val/<class>/, or in one folder per class"
+CAMERA_FORMATS = {".heic", ".heif", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2", ".pef", ".raw"}
 NATIVE_SIDE = 256
 DEFAULT_SIDE = 224
 
@@ -51,20 +52,39 @@ def load_folder(root: Path, *, size: int | None = None, seed: int = 0, name: str
 
     Without `size`, pictures of one size of at most 256 pixels a side keep it; others become squares of at most 224.
     """
+    classes, train, val = listings(root, seed)
+    return assemble(name or root.resolve().name, classes, train, val, root, size)
+
+
+def listings(root: Path, seed: int) -> tuple[tuple[str, ...], Listing, Listing]:
+    """The classes, and the files to train on and to validate with."""
     if not root.is_dir():
         raise DataError(f"'{root}' is not a folder: pass a folder of pictures, and {LAYOUT}.")
     train_root, val_root = split_folders(root)
     classes = class_names(train_root)
-    train = listing(train_root, classes)
-    if val_root is None:
-        kept, held = stratified(train.labels, HELD_OUT_FRACTION, seed)
-        train, val = train.part(kept), train.part(held)
-        if not len(held):
-            raise DataError(f"Every class in '{root}' has a single picture, so none can be held out: add pictures.")
-    else:
+    train = without_camera_formats(listing(train_root, classes), root)
+    if val_root is not None:
         check_same_classes(classes, val_root, root)
-        val = listing(val_root, classes)
-    return assemble(name or root.resolve().name, classes, train, val, root, size)
+        return classes, train, without_camera_formats(listing(val_root, classes), root)
+    check_classes(train, classes, root)
+    kept, held = stratified(train.labels, HELD_OUT_FRACTION, seed)
+    if not len(held):
+        raise DataError(f"Every class in '{root}' has a single picture, so none can be held out: add pictures.")
+    return classes, train.part(kept), train.part(held)
+
+
+def without_camera_formats(files: Listing, root: Path) -> Listing:
+    """Without what cameras write and no browser shows, which is named."""
+    other = [path for path in files.paths if path.suffix.lower() in CAMERA_FORMATS]
+    if not other:
+        return files
+    kinds = ", ".join(sorted({path.suffix.lower() for path in other}))
+    warnings.warn(
+        f"{len(other)} files in '{root}' are {kinds}, which are not read ({some([relative(p, root) for p in other])}): "
+        "export them as JPEG to use them",
+        stacklevel=4,
+    )
+    return files.part(torch.tensor([i for i, path in enumerate(files.paths) if path not in set(other)]).long())
 
 
 def split_folders(root: Path) -> tuple[Path, Path | None]:
@@ -126,10 +146,7 @@ def assemble(
         images = decoded(paths, shape, errors)
     elif size is not None:
         headers(paths, errors)
-    refuse_many(paths, errors, root)
-    skipped = tuple(relative(paths[index], root) for index in sorted(errors))
-    if skipped:
-        warnings.warn(f"{len(skipped)} of {len(paths)} files in '{root}' are skipped: {some(skipped)}", stacklevel=3)
+    skipped = skip(paths, errors, root)
     splits: list[Split] = []
     for part, start in ((train, 0), (val, len(train.paths))):
         good = torch.tensor([i for i in range(len(part.paths)) if start + i not in errors], dtype=torch.int64)
@@ -145,6 +162,15 @@ def assemble(
     if not len(splits[1]):
         raise DataError(f"'{root}' has no readable picture to validate with: {LAYOUT}.")
     return ImageData(name, classes, splits[0], splits[1], shape, 3, path_checksum(train, root), skipped)
+
+
+def skip(paths: list[Path], errors: dict[int, str], root: Path) -> tuple[str, ...]:
+    """The names of files that are left out, said in a warning; too many of them are an error."""
+    refuse_many(paths, errors, root)
+    skipped = tuple(relative(paths[index], root) for index in sorted(errors))
+    if skipped:
+        warnings.warn(f"{len(skipped)} of {len(paths)} files in '{root}' are skipped: {some(skipped)}", stacklevel=4)
+    return skipped
 
 
 def check_classes(part: Listing, classes: tuple[str, ...], root: Path) -> None:

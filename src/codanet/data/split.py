@@ -29,6 +29,7 @@ class Split(Dataset[Batch]):
 
     labels: Tensor
     boxes: Tensor | None = None
+    at_hand = False  # so quickly read that processes for it would only get in the way
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -40,6 +41,10 @@ class Split(Dataset[Batch]):
     def subset(self, indices: Tensor) -> Split:
         """Some of the images, in the order given."""
         raise NotImplementedError
+
+    def order(self, generator: torch.Generator, epoch: int) -> Tensor:
+        """The indices of a pass over the images."""
+        return torch.randperm(len(self), generator=generator)
 
     def digest(self) -> str:
         """sha256 of the labels and of what tells the images from others."""
@@ -57,6 +62,8 @@ class Split(Dataset[Batch]):
 
 class MemorySplit(Split):
     """Images that live in memory, uint8 [N, C, H, W]."""
+
+    at_hand = True
 
     def __init__(self, images: Tensor, labels: Tensor, boxes: Tensor | None = None) -> None:
         check_labels(labels, boxes)
@@ -176,8 +183,8 @@ class Shuffle(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         # one 64-bit seed of (seed, epoch): neighbouring pairs never share a stream
         generator = torch.Generator().manual_seed((self.seed % 2**31) * 2**31 + self.epoch)
+        order = self.split.order(generator, self.epoch).tolist()
         self.epoch += 1
-        order = torch.randperm(len(self.split), generator=generator).tolist()
         return iter(order[self.rank : len(self) * self.world : self.world])
 
 

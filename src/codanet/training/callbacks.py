@@ -86,11 +86,11 @@ class ContributionMaps(Callback):
         if not trainer.is_global_zero or (epoch % self.every and epoch != trainer.max_epochs):
             return
         module: Any = pl_module
-        split = module.data.val
+        split = getattr(module.data.val, "photographs", module.data.val)
         step = max(1, len(split) // self.number)
         images, _ = split.__getitems__(list(range(0, len(split), step))[: self.number])
         with torch.no_grad():
-            pictures = module.fitting(images.to(module.model.dtype) / 255, torch.Generator()).to(module.device)
+            pictures = module.fitting(module.scaled(images), torch.Generator()).to(module.device)
         figure = contribution_maps(module.model.explain(pictures))
         folder = self.folder / MAPS
         folder.mkdir(exist_ok=True)

@@ -13,13 +13,22 @@ def wrong_classes(labels: Tensor, classes: int, generator: Generator | None = No
     return (labels + step) % classes
 
 
-def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
+def classification_loss(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
     """One-vs-all: every class has a yes and a no of its own; the mean over images and classes.
 
-    Labels are class numbers [N], or [N, classes] with a one for every class that is there.
+    Labels are class numbers [N], or [N, classes] with a one for every class that is there. Weights [classes] say how
+    much an image of each class counts.
     """
     wanted = one_hot(labels, logits.shape[1]) if labels.ndim == 1 else labels
-    return binary_cross_entropy_with_logits(logits, wanted.to(logits.dtype))
+    counted = None if weights is None else weights.to(logits.dtype)[labels][:, None]
+    return binary_cross_entropy_with_logits(logits, wanted.to(logits.dtype), counted)
+
+
+def class_weights(labels: Tensor, classes: int, power: float) -> Tensor:
+    """(1 / images of the class) ** power, [classes], with a mean of 1 over the images."""
+    counts = labels.bincount(minlength=classes).clamp(min=1).double()
+    weights = counts**-power
+    return (weights / weights[labels].mean()).float()
 
 
 def mean_weight(
@@ -51,11 +60,13 @@ def objective(
     regularisation: float = 0.0,
     generator: Generator | None = None,
     temperature: float | None = None,
+    weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The loss, at another temperature if one is given, and the logits. With λ = 0 the rows of W are not computed."""
     temperature = model.temperature if temperature is None else temperature
     if regularisation == 0:
         logits = model(images)
-        return classification_loss(at_temperature(logits, model, temperature), labels), logits
+        return classification_loss(at_temperature(logits, model, temperature), labels, weights), logits
     logits, weight = mean_weight(model, images, labels, generator)
-    return classification_loss(at_temperature(logits, model, temperature), labels) + regularisation * weight, logits
+    loss = classification_loss(at_temperature(logits, model, temperature), labels, weights)
+    return loss + regularisation * weight, logits

@@ -13,10 +13,11 @@ from torch.utils.data import DataLoader
 from ..data import ImageData, batches
 from ..data.augmentation import augmentation, erased
 from ..data.tiling import mosaics
+from ..models.hybrid import HybridNet
 from ..models.network import CoDANet
 from .callbacks import Divergence
 from .compilation import WORTHWHILE, Compiled, has_compiler
-from .loss import at_temperature, classification_loss, objective
+from .loss import at_temperature, class_weights, classification_loss, objective
 from .muon import Muon
 from .schedule import learning_rate_factor, side_at, temperature_at
 from .settings import Settings
@@ -41,24 +42,35 @@ class Classification(LightningModule):
         self.fitting: nn.Module = augmentation("centre-crop" if larger else "none", model.image_size or data.image_size)
         self.seconds = 0.0  # spent training, all resumed parts of the run together
         self.counts = torch.zeros(3, dtype=torch.float64)
+        self.found = torch.zeros(2, len(data.classes), dtype=torch.float64)  # of every class: recognised, there
+        power = settings.class_weights
+        weights = class_weights(data.train.labels, len(data.classes), power) if power else None
+        self.class_weights: Tensor | None
+        self.register_buffer("class_weights", weights, persistent=False)
+
+    @property
+    def recall(self) -> dict[str, float]:
+        """The share of every class's validation images that are recognised, as last looked at."""
+        counted = zip(self.data.classes, *self.found.tolist(), strict=True)
+        return {name: right / number for name, right, number in counted if number}
 
     def _compiles(self) -> bool:
         settings, (height, width) = self.settings, self.model.image_size or self.data.image_size
         if settings.regularisation or settings.compile == "off":
             return False
-        worthwhile = settings.epochs * len(self.data.train) * height * width >= WORTHWHILE
+        stride = self.model.stride if isinstance(self.model, HybridNet) else 1
+        worthwhile = settings.epochs * len(self.data.train) * height * width // stride**2 >= WORTHWHILE
         return settings.compile == "on" or (worthwhile and has_compiler(self.model.device.type))
 
     def _loader(self, train: bool) -> DataLoader[Any]:
         share = self.trainer.world_size * self.settings.accumulate
         split = self.data.train if train else self.data.val
-        in_memory = hasattr(split, "images")
         return batches(
             split,
             self.settings.batch_size // share if train else 256,
             shuffle=train,
             seed=self.settings.seed,
-            workers=0 if in_memory else self.settings.workers,
+            workers=0 if split.at_hand else self.settings.workers,
             rank=self.global_rank,
             world=self.trainer.world_size,
         )
@@ -79,11 +91,17 @@ class Classification(LightningModule):
         """The share of the run's updates that are done."""
         return self.global_step / max(1, int(self.trainer.estimated_stepping_batches))
 
+    def scaled(self, images: Tensor) -> Tensor:
+        """What a split holds as the network takes it: pixels in [0, 1], or encoded features."""
+        if isinstance(self.model, HybridNet) and images.dtype != torch.uint8:
+            return self.model.encode_maps(images)
+        return images.to(self.model.dtype) / 255
+
     def _pictures(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, float]:
         """A batch as the network is to see it, its labels, and T."""
         settings, progress = self.settings, self.progress
         temperature = temperature_at(settings, self.model.temperature, progress)
-        pictures = self.augmentation(images.to(self.model.dtype) / 255, generator)
+        pictures = self.augmentation(self.scaled(images), generator)
         height, width = pictures.shape[2:]
         side = side_at(settings, min(height, width), progress)
         if side < min(height, width):
@@ -105,9 +123,17 @@ class Classification(LightningModule):
             pictures, labels, temperature = self._pictures(images, labels, generator)
         if self.compiled:
             logits = self.compiled(pictures)
-            loss = classification_loss(at_temperature(logits, self.model, temperature), labels)
+            loss = classification_loss(at_temperature(logits, self.model, temperature), labels, self.class_weights)
         else:
-            loss, logits = objective(self.model, pictures, labels, self.settings.regularisation, generator, temperature)
+            loss, logits = objective(
+                self.model,
+                pictures,
+                labels,
+                self.settings.regularisation,
+                generator,
+                temperature,
+                self.class_weights,
+            )
         if not torch.isfinite(loss.detach()):
             raise Divergence(
                 f"the loss became {loss.item()} at step {self.global_step} (epoch {self.current_epoch + 1}): the last "
@@ -122,26 +148,30 @@ class Classification(LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         self.counts = torch.zeros(3, dtype=torch.float64)
+        self.found = torch.zeros_like(self.found)
 
     def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
         images, labels = batch
-        pictures = self.fitting(images.to(self.model.dtype) / 255, torch.Generator())
+        pictures = self.fitting(self.scaled(images), torch.Generator())
         loss, logits = objective(self.model, pictures, labels)
-        right = (logits.argmax(1) == labels).sum()
-        self.counts += torch.tensor([loss.item() * len(labels), float(right), float(len(labels))], dtype=torch.float64)
+        right = logits.argmax(1) == labels
+        self.counts += torch.tensor([loss.item() * len(labels), float(right.sum()), float(len(labels))]).double()
+        for row, some in enumerate((labels[right], labels)):
+            self.found[row] += some.bincount(minlength=self.found.shape[1]).cpu()
 
     def on_validation_epoch_end(self) -> None:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
-            counts = self.counts.float().to(self.device)
-            torch.distributed.all_reduce(counts)
-            self.counts = counts.double().cpu()
+            for name in ("counts", "found"):
+                counts = getattr(self, name).float().to(self.device)
+                torch.distributed.all_reduce(counts)
+                setattr(self, name, counts.double().cpu())
         total, right, number = self.counts.tolist()
         self.log("val_loss", total / number, rank_zero_only=True)
         self.log("val_accuracy", right / number, prog_bar=True, rank_zero_only=True)
 
     def configure_optimizers(self) -> Any:
         kind = Muon if self.settings.optimiser == "muon" else torch.optim.Adam
-        optimiser = kind(self.model.parameters(), self.settings.learning_rate)
+        optimiser = kind([p for p in self.model.parameters() if p.requires_grad], self.settings.learning_rate)
         steps = max(1, int(self.trainer.estimated_stepping_batches))
         per_epoch = max(1, math.ceil(steps / self.settings.epochs))
 

@@ -9,6 +9,7 @@ import platform
 import shutil
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -28,13 +29,15 @@ from .._support.locks import alone_in
 from .._support.version import __version__
 from ..data import ImageData, held_out, load_data
 from ..data.augmentation import augmentation
+from ..models.hybrid import HybridNet
 from ..models.network import CoDANet
 from ..models.weights import save
 from ..models.zoo import create_model
 from .callbacks import Checkpoints, ContributionMaps, Lines, training_bar
 from .checkpoint import SETTINGS_KEY, Damaged, read_checkpoint
 from .module import Classification
-from .run_files import BEST, LAST, LOGS, MAPS, MODEL, SETTINGS
+from .photos import build, calibrate, check_backbone, featured, finished, load_pictures
+from .run_files import BEST, FEATURES, LAST, LOGS, MAPS, MODEL, SETTINGS
 from .settings import FREE, Recipe, Settings, changed, load_recipe
 from .warm_start import Start, begin, read_start
 
@@ -49,6 +52,7 @@ class Result:
     epochs: int
     hours: float
     settings: Settings
+    recall: dict[str, float] = dataclasses.field(default_factory=dict)  # of every class, on the validation images
 
 
 def _writable(folder: Path, needed: int) -> None:
@@ -108,6 +112,8 @@ def _check(settings: Settings, folder: Path) -> None:
     with torch.device("meta"):
         create_model(settings.model, rescale=settings.rescale, temperature=settings.temperature)
     augmentation(settings.augmentation, 32)
+    if settings.backbone:
+        check_backbone(settings)
     pictures = Path(settings.data).resolve()
     if pictures.is_dir() and pictures in (folder.resolve(), *folder.resolve().parents):
         raise ValueError(
@@ -120,6 +126,8 @@ def _check(settings: Settings, folder: Path) -> None:
 def _build(settings: Settings, data: ImageData) -> CoDANet:
     side = 240 if settings.augmentation == "imagenet" else None  # a window of what is read at 256
     torch.manual_seed(settings.seed)
+    if settings.backbone:
+        return build(settings, data)
     return create_model(
         settings.model,
         num_classes=len(data.classes),
@@ -140,7 +148,10 @@ def _few_words() -> Iterator[None]:
     logger.setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*(num_workers|does not have many workers|log interval).*")
+            warnings.filterwarnings(
+                "ignore",
+                message=".*(num_workers|does not have many workers|log(ging)? interval|in eval mode at the start).*",
+            )
             warnings.filterwarnings("ignore", message=".*LeafSpec.*|.*isinstance.treespec.*")
             yield
     finally:
@@ -194,6 +205,7 @@ def _provenance(recipe: str, module: Classification, result: Result) -> dict[str
         "hours": round(sum(stage["hours"] for stage in stages), 3),
         **({"stages": stages} if module.stages else {}),
         "val_accuracy": result.accuracy,
+        "val_recall": result.recall,
         "val_images": len(module.data.val),
         "val_held_out_of_training": module.settings.holdout > 0,
         "data": module.data.name,
@@ -247,7 +259,7 @@ def train_all(
     **changes: Any,
 ) -> Iterator[Result]:
     """As `train`, one result for every run of an ablation."""
-    recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, backbone=changes.get("backbone"))
     if recipe.sweep and recipe.sweep[0] in changes:
         recipe = dataclasses.replace(recipe, sweep=None)
     recipe = dataclasses.replace(recipe, settings=changed(recipe.settings, changes))
@@ -269,10 +281,16 @@ def _run(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
         return _alone(name, settings, folder, quiet)
 
 
-def _alone(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
-    data = load_data(
+def _data(settings: Settings) -> ImageData:
+    if settings.backbone:
+        return load_pictures(settings)
+    return load_data(
         settings.data, root=settings.root, size=settings.image_size, seed=settings.seed, source=settings.source
     )
+
+
+def _alone(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
+    data = _data(settings)
     if settings.holdout:
         data = held_out(data, settings.holdout, settings.seed)
     processes = settings.devices * settings.nodes
@@ -283,6 +301,10 @@ def _alone(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
         )
     described = dataclasses.asdict(settings) | {"data_checksum": data.checksum}
     checkpoint = _resumable(folder, described)
+    if settings.backbone and checkpoint and (before := finished(settings, folder)):
+        shutil.rmtree(folder / FEATURES, ignore_errors=True)
+        accuracy, recall = before["val_accuracy"], before["val_recall"]
+        return Result(folder, folder / MODEL, accuracy, settings.epochs, before["hours"], settings, recall)
     random_state = torch.get_rng_state()
     try:
         model = _build(settings, data)
@@ -298,7 +320,14 @@ def _alone(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
         if checkpoint is None:  # of a run that was killed before it could be taken up
             (folder / BEST).unlink(missing_ok=True)
         _write(folder / SETTINGS, json.dumps(described, indent=2))
+    started = time.monotonic()
+    if isinstance(model, HybridNet):
+        with _threads(settings.threads):
+            data = featured(model, data, settings, folder, None if quiet else _say)
+        if settings.start is None:
+            calibrate(model, data.train, settings.seed)
     module = Classification(model, data, settings, start.stages, say=_silence if quiet else _say)
+    module.seconds = time.monotonic() - started
     with _few_words(), _threads(settings.threads):
         try:
             trainer = _trainer(settings, described, folder, quiet)
@@ -312,7 +341,8 @@ def _alone(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
         if "val_accuracy" not in trainer.callback_metrics:  # a finished run was started again: measure what it reached
             trainer.validate(module, verbose=False)
     accuracy = float(trainer.callback_metrics["val_accuracy"])
-    result = Result(folder, folder / MODEL, accuracy, settings.epochs, module.seconds / 3600, settings)
+    result = Result(folder, folder / MODEL, accuracy, settings.epochs, module.seconds / 3600, settings, module.recall)
     if trainer.is_global_zero:
         save(model.eval(), result.weights, provenance=_provenance(name, module, result))
+        shutil.rmtree(folder / FEATURES, ignore_errors=True)
     return result

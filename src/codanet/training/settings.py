@@ -29,6 +29,11 @@ class Settings:
             validation or test images are looked at after every epoch.
         image_size: The side that pictures are brought to; the data set's own if not given.
         model: One of `codanet models`.
+        backbone: A pre-trained network whose features the layers see, for photographs: efficientnet_lite0 or resnet56.
+            Without one the model sees pixels.
+        layer: Where the backbone is cut, such as blocks.10; its usual place if not given.
+        head: Of the layers on a backbone, below the classes: units/rank/kernel of each.
+        views: Windows of every photograph, mirrored or not and in slightly other colours, whose features are kept.
         start: Where to start from: the folder of another run, finished or not, or weights. At random if not given.
         rescale: sq, l2 or l1.
         temperature: T of the loss; the model's own if not given.
@@ -40,6 +45,7 @@ class Settings:
         mosaic: The share of batches whose images are put together, four to a picture with all their labels.
         erase: The largest share of an image's pixels to be taken out at random, zero in all encoded channels; the share
             is drawn anew for every image.
+        class_weights: How much more images of rare classes count: 0 not at all, 1 so that all classes count the same.
         epochs: Passes over the training images.
         batch_size: Images per update, over all devices and accumulated batches together.
         accumulate: Batches whose gradients are added before an update.
@@ -69,6 +75,10 @@ class Settings:
     holdout: int = 0
     image_size: int | None = None
     model: str = "nano_coda"
+    backbone: str | None = None
+    layer: str | None = None
+    head: str = "32/8/3 32/8/3"
+    views: int = 6
     start: str | None = None
     rescale: str = "sq"
     temperature: float | None = None
@@ -79,6 +89,7 @@ class Settings:
     grow_until: float = 0.5
     mosaic: float = 0.0
     erase: float = 0.0
+    class_weights: float = 0.0
     epochs: int = 10
     batch_size: int = 32
     accumulate: int = 1
@@ -108,7 +119,7 @@ class Settings:
                 raise ValueError(f"{field.name} is {shown(value)}: numbers up to {most} can be used")
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"{field.name} is {value}: it must be a finite number")
-        for name in ("epochs", "batch_size", "accumulate", "halve_every", "devices", "nodes", "maps_every"):
+        for name in ("epochs", "batch_size", "accumulate", "views", "halve_every", "devices", "nodes", "maps_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: it must be 1 or more")
         for name in ("devices", "workers"):
@@ -117,7 +128,7 @@ class Settings:
         for name in ("holdout", "regularisation", "warmup_epochs", "workers", "warmup_from"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: it must not be negative")
-        for name in ("mosaic", "erase", "grow_until"):
+        for name in ("mosaic", "erase", "grow_until", "class_weights"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: it is a share, from 0 to 1")
         for name in ("temperature", "temperature_from"):
@@ -137,12 +148,46 @@ class Settings:
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"unknown {name} {getattr(self, name)!r}{nearest(getattr(self, name), allowed)}")
+        self._check_backbone()
         share = self.devices * self.nodes * self.accumulate
         if self.batch_size % share:
             raise ValueError(
                 f"batch_size {self.batch_size} is for all devices together and does not divide by {self.devices} "
                 f"devices x {self.nodes} nodes x {self.accumulate} accumulated batches: take a multiple of {share}"
             )
+
+    def _check_backbone(self) -> None:
+        head_sizes(self.head)
+        if self.class_weights and self.mosaic:
+            raise ValueError("class_weights and mosaic were both given: an image of four classes has no weight of one")
+        if self.backbone is None:
+            if self.layer is not None:
+                raise ValueError(f"layer is {self.layer!r}, but there is no backbone to cut: give backbone as well")
+            return
+        for name, plain in (("augmentation", "none"), ("grow_from", None), ("mosaic", 0.0)):
+            if getattr(self, name) != plain:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}, but on a backbone photographs are varied by their views: leave "
+                    "it out"
+                )
+        if self.devices * self.nodes > 1:
+            raise ValueError(
+                f"{self.devices} devices x {self.nodes} nodes were asked for: on a backbone one trains, as the layers "
+                "are small"
+            )
+
+
+def head_sizes(head: str) -> tuple[tuple[int, int, int], ...]:
+    """(units, rank, kernel) of every layer that "32/8/3 32/8/3" says."""
+    try:
+        sizes = [tuple(int(number) for number in layer.split("/")) for layer in head.split()]
+        if not sizes or any(len(layer) != 3 or min(layer) < 1 or layer[2] % 2 == 0 for layer in sizes):
+            raise ValueError
+    except ValueError:
+        raise ValueError(
+            f"head is {head!r}: give units/rank/kernel of each layer, the kernel odd, such as '32/8/3 32/8/3'"
+        ) from None
+    return tuple((layer[0], layer[1], layer[2]) for layer in sizes)
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Settings))
@@ -213,19 +258,22 @@ def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
     return _checked(entries or {}, str(path), (*FIELDS, *RECIPE_ONLY))
 
 
-def load_recipe(name: str | os.PathLike[str], _above: tuple[str, ...] = ()) -> Recipe:
-    """A recipe by its name, from a YAML file, or, for a folder of pictures, the recipe `folder`."""
+def load_recipe(name: str | os.PathLike[str], _above: tuple[str, ...] = (), *, backbone: str | None = None) -> Recipe:
+    """A recipe by its name, from a YAML file, or, for a folder of pictures, `folder`, or `photos` on a backbone."""
     if not isinstance(name, (str, os.PathLike)):
         raise ValueError(f"a recipe was given as {name!r}: give a name, a folder of pictures or a .yaml file")
     text = os.fspath(name)
     if text in _above:
         raise ValueError(f"recipe {text!r} is its own base ({' → '.join((*_above, text))}): name another one")
-    if text in list_recipes():
+    place = Path(text).expanduser()
+    if text in list_recipes() and not (text in OF_FOLDERS and place.is_dir()):
         with resources.as_file(resources.files("codanet.training") / "recipes" / f"{text}.yaml") as path:
             return _recipe(text, read_settings(path), (*_above, text))
     place = expanded(text)
     if place.is_dir():
-        recipe = load_recipe("folder")
+        own = OF_FOLDERS[1 if backbone else 0]
+        with resources.as_file(resources.files("codanet.training") / "recipes" / f"{own}.yaml") as path:
+            recipe = _recipe(own, read_settings(path), (own,))
         return dataclasses.replace(recipe, settings=dataclasses.replace(recipe.settings, data=str(place.resolve())))
     if place.suffix in (".yaml", ".yml"):
         return _recipe(place.stem, read_settings(place), (*_above, text))

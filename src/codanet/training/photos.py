@@ -1,0 +1,195 @@
+"""Training on photographs: the features of every view computed once, and Dynamic Alignment layers on them."""
+
+import dataclasses
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from .._support.errors import DataError
+from .._support.messages import duration, nearest
+from .._support.progress import progress_bar
+from ..data import FolderSplit, ImageData, Split, load_data, to_image
+from ..data.feature_split import FeatureSplit
+from ..data.features import LIMIT_BYTES, FeatureCache, extract, views_within
+from ..data.folder import TOLERATED_FRACTION
+from ..data.image import decode, to_tensor
+from ..data.photographs import load_photographs
+from ..data.views import Views
+from ..models.architectures import Layer
+from ..models.hybrid import BACKBONES, HybridNet, cut
+from ..models.weights import load
+from .checkpoint import read_checkpoint
+from .loss import classification_loss
+from .run_files import FEATURES, LAST, MODEL
+from .settings import Settings, head_sizes
+
+COARSEST = 16  # layers of stride 2 bring finer features here
+CALIBRATED_ON = 500  # photographs, from which the spread of every channel is taken
+TIMED = 8  # views after which the time for all is foretold
+Say = Callable[[str], None]
+
+
+def check_backbone(settings: Settings) -> None:
+    """Its name, its weights and its layer, before anything is read."""
+    if settings.backbone not in BACKBONES:
+        raise ValueError(f"unknown backbone {settings.backbone!r}{nearest(settings.backbone, BACKBONES)}")
+    known = BACKBONES[settings.backbone]
+    cut(known.build(True), settings.layer or known.layer)
+
+
+def load_pictures(settings: Settings) -> ImageData:
+    """A folder's photographs, read from disk as they are needed; or a data set."""
+    assert settings.backbone is not None
+    place, side = Path(settings.data).expanduser(), BACKBONES[settings.backbone].image_size
+    if place.is_dir():
+        return load_photographs(place, side=side, size=settings.image_size, seed=settings.seed)
+    size = settings.image_size or side
+    data = load_data(settings.data, root=settings.root, size=size, seed=settings.seed, source=settings.source)
+    if data.channels != 3:
+        raise ValueError(f"{settings.data} is grey, but {settings.backbone} takes RGB: train without a backbone")
+    return data
+
+
+def build(settings: Settings, data: ImageData) -> HybridNet:
+    """Untrained layers on the backbone, with a layer of stride 2 more for every halving up to stride 16."""
+    assert settings.backbone is not None
+    known = BACKBONES[settings.backbone]
+    layer = settings.layer or known.layer
+    features = cut(known.build(True), layer)
+    sizes = head_sizes(settings.head)
+    with torch.no_grad():
+        cells = features(torch.zeros(1, 3, *data.image_size)).shape[2]
+    halvings = max(0, round(COARSEST * cells / data.image_size[0]).bit_length() - 1)
+    return HybridNet(
+        features,
+        (
+            *(Layer(sizes[0][0], sizes[0][1], 3, 2) for _ in range(halvings)),
+            *(Layer(units, rank, kernel) for units, rank, kernel in sizes),
+            Layer(len(data.classes), sizes[-1][1], 1),
+        ),
+        image_size=data.image_size,
+        temperature=settings.temperature or 64.0,
+        class_names=data.classes,
+        backbone=settings.backbone,
+        layer=layer,
+    )
+
+
+def finished(settings: Settings, folder: Path) -> dict[str, Any] | None:
+    """The provenance of a run that needs nothing more; its features are gone."""
+    try:
+        if not (folder / MODEL).is_file() or read_checkpoint(folder / LAST, "meta")["epoch"] + 1 < settings.epochs:
+            return None
+        provenance = load(folder / MODEL).provenance
+        return provenance if {"val_accuracy", "hours", "val_recall"} <= provenance.keys() else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def featured(model: HybridNet, data: ImageData, settings: Settings, folder: Path, say: Say | None) -> ImageData:
+    """The same data as features: several views of the training photographs, one of the others.
+
+    folder: of the run, where the features stay until it is finished; an interrupted extraction goes on.
+    """
+    shape = model.maps(torch.zeros(1, 3, *data.image_size)).shape[1:]
+    views = views_within(LIMIT_BYTES, len(data.train), shape, settings.views)
+    if views < settings.views and say:
+        say(f"{views} of {settings.views} views are kept: more would take over {LIMIT_BYTES >> 30} GiB")
+    made_of = {"backbone": settings.backbone, "layer": model.layer, "size": data.image_size, "seed": settings.seed}
+    caches = {
+        name: FeatureCache(
+            folder / FEATURES / name, {**made_of, "pictures": split.digest()}, count, len(split), tuple(shape)
+        )
+        for name, split, count in (("train", data.train, views), ("val", data.val, 1))
+    }
+    total = sum(len(cache.missing()) for cache in caches.values())
+    forecast = Forecast(total, _training_seconds(model, shape, settings, len(data.train)), say)
+    with progress_bar("features", total, shown=say is not None, unit="views") as advance:
+
+        def advanced(count: int) -> None:
+            advance(count)
+            forecast(count)
+
+        splits = {
+            name: _extracted(model, split, caches[name], Views(data.image_size, seed=settings.seed), advanced)
+            for name, split in (("val", data.val), ("train", data.train))
+        }
+    return dataclasses.replace(data, train=splits["train"], val=splits["val"])
+
+
+def calibrate(model: HybridNet, split: Split, seed: int) -> None:
+    """Take the spread of every channel from some of the training photographs."""
+    order = torch.randperm(len(split), generator=torch.Generator().manual_seed(seed))[:CALIBRATED_ON]
+    model.calibrate(split.__getitems__(order.tolist())[0])
+
+
+def _extracted(
+    model: HybridNet, split: Split, cache: FeatureCache, drawn: Views, advance: Callable[[int], None]
+) -> FeatureSplit:
+    recent = threading.local()  # the picture that a thread has decoded
+
+    def maps(view: int, picture: int) -> Tensor:
+        if getattr(recent, "number", None) != picture:
+            recent.number, recent.image = None, _photograph(split, picture, drawn)
+            recent.number = picture
+        image = to_tensor(drawn.view(recent.image, picture, view))
+        return model.maps(image[None].float() / 255)[0]
+
+    unread = extract(cache, maps, advance)
+    if len(unread) > max(1, TOLERATED_FRACTION * len(split)) or len(unread) == len(split):
+        raise DataError(f"{len(unread)} of {len(split)} photographs cannot be read: {next(iter(unread.values()))}")
+    for reason in unread.values():
+        print(f"codanet: a photograph is left out: {reason}", file=sys.stderr)
+    pictures = torch.tensor([number for number in range(len(split)) if number not in unread])
+    return FeatureSplit(cache, pictures, split.subset(pictures) if unread else split)
+
+
+def _photograph(split: Split, number: int, drawn: Views) -> Image.Image:
+    if not isinstance(split, FolderSplit):
+        return to_image(split[number][0])
+    room = drawn.least**-0.5  # the smallest window is resolved as the whole photograph would be
+    height, width = drawn.size
+    return decode(split.paths[number], 3, hint=(round(height * room), round(width * room)))
+
+
+def _training_seconds(model: HybridNet, shape: torch.Size, settings: Settings, number: int) -> float:
+    """What all epochs will take, by the second of two updates that are not made."""
+    maps = torch.linspace(0, 1, shape.numel()).view(1, *shape).expand(min(settings.batch_size, number), *shape)
+    labels = torch.arange(len(maps)) % model.num_classes
+    seconds = 0.0
+    for _ in range(2):
+        started = time.monotonic()
+        classification_loss(model(model.encode_maps(maps)), labels).backward()
+        seconds = time.monotonic() - started
+        model.zero_grad(set_to_none=True)
+    return seconds * settings.epochs * -(-number // settings.batch_size)
+
+
+class Forecast:
+    """Says how long it will take, once that is known; and where there is no bar, how far it is."""
+
+    def __init__(self, total: int, training: float, say: Say | None):
+        self.total, self.training, self.say = total, training, say
+        self.done, self.tenth, self.started = 0, 0, time.monotonic()
+
+    def __call__(self, count: int) -> None:
+        before, self.done = self.done, self.done + count
+        if self.say is None:
+            return
+        spent = time.monotonic() - self.started
+        left = spent / self.done * (self.total - self.done)
+        if before < TIMED <= self.done:
+            self.say(
+                f"features of {self.total} views: about {duration(spent + left)}; then training: about "
+                f"{duration(self.training)}"
+            )
+        elif self.done * 10 // self.total > self.tenth and not sys.stderr.isatty():
+            self.say(f"features {self.done}/{self.total}  {duration(spent)} spent, {duration(left)} left")
+        self.tenth = self.done * 10 // self.total
