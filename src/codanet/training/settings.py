@@ -167,8 +167,8 @@ class Settings:
         for name, plain in (("augmentation", "none"), ("grow_from", None), ("mosaic", 0.0)):
             if getattr(self, name) != plain:
                 raise ValueError(
-                    f"{name} is {getattr(self, name)!r}, but on a backbone photographs are varied by their views: leave "
-                    "it out"
+                    f"{name} is {getattr(self, name)!r}, but on a backbone photographs are varied by their views: "
+                    "leave it out"
                 )
         if self.devices * self.nodes > 1:
             raise ValueError(
@@ -196,6 +196,7 @@ FREE = {"accelerator", "devices", "nodes", "workers", "maps_every", "threads", "
 
 
 MOST_RUNS = 1000  # of a sweep
+OF_FOLDERS = ("folder", "photos")  # recipes for one's own pictures: without a backbone, and on one
 RECIPE_ONLY = ("base", "about", "sweep")  # what a recipe may say besides
 
 
@@ -265,11 +266,10 @@ def load_recipe(name: str | os.PathLike[str], _above: tuple[str, ...] = (), *, b
     text = os.fspath(name)
     if text in _above:
         raise ValueError(f"recipe {text!r} is its own base ({' → '.join((*_above, text))}): name another one")
-    place = Path(text).expanduser()
+    place = expanded(text)
     if text in list_recipes() and not (text in OF_FOLDERS and place.is_dir()):
         with resources.as_file(resources.files("codanet.training") / "recipes" / f"{text}.yaml") as path:
             return _recipe(text, read_settings(path), (*_above, text))
-    place = expanded(text)
     if place.is_dir():
         own = OF_FOLDERS[1 if backbone else 0]
         with resources.as_file(resources.files("codanet.training") / "recipes" / f"{own}.yaml") as path:
