@@ -117,7 +117,7 @@ class InputSettings(MethodSettings):
 
     "encoded": [x, 1-x], where a removed pixel is zero in all channels (sec. C.4), as in the model's own contributions.
     "image": x itself, where a removed pixel is black. The paper's published figures of these methods are of this kind:
-    its code gives captum the model with the encoding inside. Other classifiers know only images.
+    its code has the encoding inside of the model. Other classifiers know only images.
     """
 
     space: Literal["encoded", "image"] = field(default="encoded", kw_only=True)
