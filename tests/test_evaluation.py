@@ -11,6 +11,7 @@ from PIL import Image
 from torch import nn
 
 import codanet
+from codanet._support.crew import Place, crew_in
 from codanet.attribution import METHODS, MethodSpec, NotFinite, attribute, has_sign, method_title, settings_of
 from codanet.cli import main
 from codanet.data import ImageData, MemorySplit, load_data
@@ -577,8 +578,9 @@ def test_sure_images_keep_their_order_on_disk(tmp_path):
     assert len(set(odds.sigmoid().float().tolist())) == 1
     number = torch.arange(5)
     scores = predictions.Predictions(number, torch.zeros(5).long(), torch.zeros(5, 2).double(), odds).scores()
-    Records(tmp_path, {"models": {}}).add([Record("m", "", 0, scores)])
-    read = Records(tmp_path, {"models": {}}).scores(("m", "", "accuracy"))
+    with crew_in(tmp_path, "the test", Place()) as crew:
+        Records(crew, {"models": {}}).add([Record("m", "", 0, scores)])
+        read = Records(crew, {"models": {}}).scores(("m", "", "accuracy"))
     assert torch.equal(read.extras["log_odds"], odds)
     assert predictions.confident_images(read) == {0: [3, 2, 1, 0, 4]}
 

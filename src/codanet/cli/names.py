@@ -30,6 +30,7 @@ METRICS = (
     "sanity",
 )
 FAMILIES = ("removal",)
+QUANTUS = "quantus:"  # and the name of one of its metrics
 METRICS_OF_THE_PAPER = ("accuracy", "localisation", "removal")
 POINTS = 129  # on a removal curve
 DATA_SETS = ("digits", "mnist", "cifar10", "tiny-imagenet", "imagenet100")

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from .._support.files import replacing
-from ..metrics import METRICS, Scores
+from ..metrics import Scores, find_metric
 from . import table
 from .published import Published
 from .records import Records
@@ -70,7 +70,7 @@ class Results:
         rows = []
         for row in self.rows:
             scores = self.scores[row.model, row.method, row.metric]
-            line: dict[str, Any] = asdict(row) | {"metric": row.metric, "title": METRICS[row.metric].title}
+            line: dict[str, Any] = asdict(row) | {"metric": row.metric, "title": find_metric(row.metric).title}
             names = ("q05", "q25", "median", "q75", "q95")
             line |= dict(zip(names, scores.quantiles(0.05, 0.25, 0.5, 0.75, 0.95), strict=True))
             if "curve" in scores.extras and scores.points is not None:
@@ -111,7 +111,7 @@ def rows_of(
                 scores.failed,
                 scores.reasons,
                 records.seconds_per_map((model, method, metric)),
-                METRICS[metric].higher_is_better,
+                find_metric(metric).higher_is_better,
                 published.mean(metric, models[model], method) if published else math.nan,
             )
         )

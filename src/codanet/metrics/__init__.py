@@ -9,9 +9,10 @@ from .completeness import completeness
 from .insertion import deletion, insertion
 from .localisation import cell_shares, localisation
 from .maps import Attribute, contributions
-from .metric import Metric, Sample
+from .metric import DoesNotFit, Metric, Sample
 from .predictions import Predictions, confident_images, predict
-from .registry import FAMILIES, METRICS, choose_metrics, register_metric
+from .quantus import quantus_metric
+from .registry import FAMILIES, METRICS, choose_metrics, find_metric, known_metric, register_metric
 from .removal import removal
 from .sanity import SanityCheck, sanity
 from .scores import Scores
@@ -21,6 +22,7 @@ __all__ = [
     "FAMILIES",
     "METRICS",
     "Attribute",
+    "DoesNotFit",
     "Metric",
     "Predictions",
     "Sample",
@@ -33,10 +35,13 @@ __all__ = [
     "confident_images",
     "contributions",
     "deletion",
+    "find_metric",
     "insertion",
+    "known_metric",
     "localisation",
     "positive_share",
     "predict",
+    "quantus_metric",
     "register_metric",
     "removal",
     "sanity",

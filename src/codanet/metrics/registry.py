@@ -7,6 +7,7 @@ from .insertion import DELETION, INSERTION
 from .localisation import LOCALISATION
 from .metric import Metric
 from .predictions import ACCURACY
+from .quantus import PREFIX, quantus_metric
 from .removal import REMOVAL_LEAST, REMOVAL_MOST
 from .sanity import SANITY
 
@@ -35,13 +36,29 @@ def register_metric(metric: Metric) -> Metric:
     return metric
 
 
+def find_metric(name: str) -> Metric:
+    """The entry of a name, one of Quantus's among them: `quantus:pixel-flipping`."""
+    if name.startswith(PREFIX):
+        return quantus_metric(name)
+    if name not in METRICS:
+        known = (*METRICS, *FAMILIES, f"{PREFIX}NAME of a metric of Quantus")
+        raise ValueError(f"unknown metric {name!r}{nearest(name, known)}")
+    return METRICS[name]
+
+
+def known_metric(name: str) -> Metric | None:
+    """The same of a name that a file holds; None if nothing is known of it here."""
+    try:
+        return find_metric(name)
+    except ValueError:
+        return None
+
+
 def choose_metrics(names: list[str] | tuple[str, ...]) -> tuple[str, ...]:
     """The registered names, families spelt out, each once and in the order given."""
     chosen: list[str] = []
     for name in names:
-        if name not in METRICS and name not in FAMILIES:
-            raise ValueError(f"unknown metric {name!r}{nearest(name, (*METRICS, *FAMILIES))}")
-        chosen += FAMILIES.get(name, (name,))
+        chosen += FAMILIES[name] if name in FAMILIES else (find_metric(name).name,)
     if not chosen:
         raise ValueError(f"no metric was named: choose some of {', '.join((*METRICS, *FAMILIES))}")
     return tuple(dict.fromkeys(chosen))
