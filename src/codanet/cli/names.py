@@ -21,11 +21,16 @@ METHODS_OF_THE_PAPER = METHODS[:8]
 METRICS = (
     "accuracy",
     "localisation",
+    "pointing",
+    "difull",
+    "dipart",
     "removal-least",
     "removal-most",
     "insertion",
     "deletion",
+    "road",
     "box",
+    "pointing-box",
     "completeness",
     "sanity",
 )

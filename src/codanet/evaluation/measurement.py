@@ -27,7 +27,7 @@ from ..metrics.metric import Need
 from ..metrics.predictions import ACCURACY
 from ..metrics.scores import Scores
 from ..models.classifier import network_input
-from ..models.network import CoDANet
+from ..models.self_explaining import encodes
 from .methods import Timed, fits
 from .records import Key, Record, Records
 from .sanity_maps import keep_sanity_maps
@@ -243,7 +243,7 @@ class Measurement:
     def _empty(self, label: str, method: Attribute, images: Tensor) -> Tensor | None:
         """Of a method that works on the image itself: a black one, encoded; None for a removed pixel everywhere."""
         model = self.models[label]
-        if isinstance(model, CoDANet) and isinstance(method, Registered) and space_of(method.settings) == "image":
+        if encodes(model) and isinstance(method, Registered) and space_of(method.settings) == "image":
             return network_input(model, torch.zeros_like(images[:1]))
         return None
 

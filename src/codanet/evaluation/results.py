@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from .._support.files import replacing
+from ..attribution import method_title
 from ..metrics import Scores, find_metric
 from . import table
 from .published import Published
@@ -59,6 +60,12 @@ class Results:
             if "chance" in scores.extras:
                 chance = float(scores.extras["chance"].double().mean())
                 told.append(f"The boxes cover {chance:.3f} of the images on average: the chance level ({key[0]}).")
+            if "outside" in scores.extras:
+                words = f"{find_metric(key[2]).title} of {method_title(key[1])} on {key[0]}"
+                told.append(
+                    f"{words}: outside of the explained cell the largest |attribution| is "
+                    f"{float(scores.extras['outside'].double().max()):.2g} of the largest anywhere."
+                )
         told = list(dict.fromkeys(told))
         if any(not math.isnan(row.seconds_per_map) for row in self.rows):
             told.append("ms/map: time per map in this run; a map of a grid has as many pixels as the grid.")
@@ -78,6 +85,8 @@ class Results:
                 line["curve"] = [round(value, 6) for value in scores.curve().tolist()]
             if "chance" in scores.extras:
                 line["chance"] = float(scores.extras["chance"].double().mean())
+            if "outside" in scores.extras:
+                line["outside"] = float(scores.extras["outside"].double().max())
             rows.append(line)
         return {"provenance": self.provenance, "remarks": list(self.remarks), "rows": _finite(rows)}
 

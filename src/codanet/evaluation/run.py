@@ -29,7 +29,7 @@ from .results import Results, rows_of
 METHODS_OF_THE_PAPER = ("contributions", "grad", "ixg", "intgrad", "gradcam", "deeplift", "occlusion5", "occlusion9")
 METRICS_OF_THE_PAPER = ("accuracy", "localisation", "removal")
 SPLITS = {"val": False, "test": False, "train": True}  # whether it is the training part
-FORMAT = 2  # of records: in 1 numbers were rounded, and confidences kept instead of log-odds
+FORMAT = 3  # of records: in 1 numbers were rounded and confidences kept instead of log-odds, 2 had no coarse maps
 USUAL_IMAGES = 1024  # the paper's number
 
 

@@ -16,7 +16,8 @@ from ..attribution.task import prepare, space_of
 from ..attribution.untouched import untouched
 from ..metrics.quantus import refuse, scored
 from ..models.explanation import Target
-from ..models.network import CoDANet, bare
+from ..models.network import bare
+from ..models.self_explaining import encodes
 
 FROM_QUANTUS = ("device", "channel_first", "softmax")  # what its metrics add to the keywords; a model knows its own
 
@@ -68,7 +69,7 @@ def quantus_scores(
         raise ValueError(f"metric is {metric!r}: give a Quantus metric, such as quantus.Sparseness()")
     refuse(type(metric))
     model = bare(model)
-    if isinstance(model, CoDANet) and space_of(settings_of(method)) == "image":
+    if encodes(model) and space_of(settings_of(method)) == "image":
         raise ValueError("space is 'image': Quantus removes pixels of the encoded images, so leave it out")
     with untouched(model):
         task = prepare(model, images, targets, seed, batch_size)

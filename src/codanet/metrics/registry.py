@@ -3,12 +3,15 @@
 from .._support.messages import nearest
 from .box import BOX
 from .completeness import COMPLETENESS
+from .disconnected import DIFULL, DIPART
 from .insertion import DELETION, INSERTION
 from .localisation import LOCALISATION
 from .metric import Metric
+from .pointing import POINTING, POINTING_BOX
 from .predictions import ACCURACY
 from .quantus import PREFIX, quantus_metric
 from .removal import REMOVAL_LEAST, REMOVAL_MOST
+from .road import ROAD
 from .sanity import SANITY
 
 METRICS: dict[str, Metric] = {
@@ -16,11 +19,16 @@ METRICS: dict[str, Metric] = {
     for metric in (
         ACCURACY,
         LOCALISATION,
+        POINTING,
+        DIFULL,
+        DIPART,
         REMOVAL_LEAST,
         REMOVAL_MOST,
         INSERTION,
         DELETION,
+        ROAD,
         BOX,
+        POINTING_BOX,
         COMPLETENESS,
         SANITY,
     )
