@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from codanet.attribution import METHODS, GradCam, Occlusion, Registered, settings_of
@@ -10,7 +11,8 @@ from codanet.data import ImageData, MemorySplit
 from codanet.data.pictures import Pictures
 from codanet.data.tiling import Grids
 from codanet.evaluation import evaluate
-from codanet.metrics import Disconnected, DoesNotFit, cell_shares, disconnected, pointing, road
+from codanet.evaluation.aggregates import aggregate_maps
+from codanet.metrics import Disconnected, DoesNotFit, Scores, cell_shares, disconnected, pointing, road
 from codanet.metrics.pointing import hits
 from codanet.metrics.road import imputed
 from codanet.models.network import CoDANet, Layer
@@ -120,6 +122,37 @@ def test_blocks_show_the_explained_cell_in_the_corner():
     assert (found[:, 0, 0] == 750).all()
     assert (found[:, 4, 0] == 250).all()
     assert found.sum() == 4000
+
+
+def test_aggregates_are_of_the_best_middle_and_worst(tmp_path):
+    blocks = torch.zeros(60, 2, 2, dtype=torch.int64)
+    blocks[:, 0, 0] = torch.arange(60)
+    values = torch.arange(60).double()
+    values[0] = torch.nan  # failed: in no group
+    found = aggregate_maps(Scores("localisation", values, ("",) * 60, {"blocks": blocks}, unit=4))
+    assert (1000 * found[:, 0, 0]).round(decimals=6).tolist() == [58, 30, 2]  # means of three each
+    results = evaluate(
+        {"m": sure()}, confident(), ["contributions", "gradcam"], ["localisation", "difull"], tmp_path,
+        grids=3, grid_size=1, quiet=True,
+    )  # fmt: skip
+    assert results.row("m", "contributions", "difull").mean == 1
+    assert "outside of the explained cell the largest |attribution| is 0 of" in (tmp_path / "table.md").read_text()
+    for name in ("localisation", "difull"):
+        with Image.open(tmp_path / f"{name}-m-maps.png") as picture:
+            assert min(picture.size) > 300
+
+
+def confident() -> ImageData:
+    """Pictures with the labels that `sure` gives them."""
+    images = torch.randint(0, 256, (40, 3, SIDE, SIDE), generator=torch.Generator().manual_seed(2)).to(torch.uint8)
+    split = MemorySplit(images, sure()(images / 255).argmax(1))
+    return ImageData("confident", tuple("abcd"), split, split, (SIDE, SIDE), 3, "0" * 64)
+
+
+def sure() -> CoDANet:
+    torch.manual_seed(0)
+    layers = [Layer(6, 2), Layer(CLASSES, 2, stride=2)]
+    return CoDANet(layers, image_size=SIDE, temperature=4, logit_bias=5.0).eval()
 
 
 def test_road_fills_a_plane_without_a_trace():

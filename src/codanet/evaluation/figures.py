@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..attribution import MethodSpec, method_title
 from ..metrics import Scores, find_metric
 from ..plot import heatmap, save
+from .aggregates import aggregate_figures
 from .published import Published
 from .results import Results
 from .sanity_maps import SANITY_IMAGES, file_name, read_sanity_maps
@@ -50,6 +51,8 @@ def draw(results: Results, models: Mapping[str, nn.Module], published: Published
     for model, method, metric in results.scores:
         if metric == "sanity" and (figure := sanity_maps_figure(results.folder, model, method)):
             paths.append(save(figure, results.folder / f"sanity-{file_name(model, method)}.png"))
+    for (metric, model), figure in aggregate_figures(results).items():
+        paths.append(save(figure, results.folder / f"{metric}-{file_name(model, 'maps')}.png"))
     return paths
 
 
