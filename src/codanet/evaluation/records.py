@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from .._support.crew import Crew
-from .._support.files import replacing
-from .._support.limits import parse_json, read_json
+from .._support.limits import parse_json
 from .._support.messages import reason
+from .._support.settled import settle
 from ..metrics import Scores
 
-SETTINGS, LINES = "settings.json", "records.jsonl"
+LINES = "records.jsonl"
 
 Key = tuple[str, str, str]  # model, method, metric
 
@@ -55,7 +55,8 @@ class Records:
         self._read: dict[Path, int] = {}  # how much of each file
         try:
             with crew.settling() as only:
-                self._settle(settings, only)
+                in_use = bool(self._files()) or not only
+                settle(self.folder, settings, "an evaluation", in_use=in_use, joined="models")
                 self.refresh()
                 if self._own.is_file():
                     os.truncate(self._own, self._read[self._own])
@@ -64,30 +65,6 @@ class Records:
 
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob(LINES.replace(".", "*.")))
-
-    def _settle(self, settings: dict[str, Any], only: bool) -> None:
-        """Keep the settings, or refuse others than those of the records that are there, or being made."""
-        path = self.folder / SETTINGS
-        given = json.loads(json.dumps(settings))  # as they are read back
-        if path.is_file() and (self._files() or not only):
-            try:
-                before = dict(read_json(path))
-            except ValueError:
-                raise ValueError(f"{path} is damaged: choose another --output, or delete that folder") from None
-            models = {**before.get("models", {}), **given["models"]}  # more models may join
-            other = [name for name in given if name != "models" and before.get(name) != given[name]]
-            words = [f"{name} {before.get(name)!r} instead of {given[name]!r}" for name in other]
-            words += [
-                f"another model {name!r}" for name, digest in before.get("models", {}).items() if models[name] != digest
-            ]
-            if words:
-                raise ValueError(
-                    f"{self.folder} holds an evaluation with {', '.join(words)}: choose another --output, or delete "
-                    "that folder"
-                )
-            given["models"] = models
-        with replacing(path) as part:
-            part.write_text(json.dumps(given, indent=2), encoding="utf-8")
 
     def refresh(self) -> None:
         """Take in what other processes have written since."""
