@@ -38,7 +38,8 @@ FAMILIES = {"removal": ("removal-least", "removal-most")}  # names that stand fo
 
 def register_metric(metric: Metric) -> Metric:
     """Give a metric of your own a name for `evaluate`, the tables and the report."""
-    if metric.name in METRICS or metric.name in FAMILIES or "," in metric.name or not metric.name:
+    taken = metric.name in METRICS or metric.name in FAMILIES or metric.name.startswith(PREFIX)
+    if taken or "," in metric.name or not metric.name:
         raise ValueError(f"a metric cannot be called {metric.name!r}: choose a name that is new and has no comma")
     METRICS[metric.name] = metric
     return metric
