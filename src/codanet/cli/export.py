@@ -28,8 +28,7 @@ def parser() -> Parser:
 
 def main(arguments: list[str]) -> int:
     given = parser().parse(arguments)
-    from ..export import export
-    from ..models.weights import load
+    from ..export import export, load
 
     made = export(
         load(given.model),
