@@ -179,8 +179,8 @@ def build(
     row = graph.add("Div", row, graph.number(model.temperature))
     for layer in reversed(layers):
         row = layer.pull(row)
-    positions = graph.add("Slice", graph.add("Shape", encoded), graph.shape(2), graph.shape(4), graph.shape(0))
-    shape = graph.add("Concat", graph.shape(0, 2 * model.image_channels), positions, axis=0)
+    sizes = graph.add("Slice", graph.add("Shape", encoded), graph.shape(1), graph.shape(4), graph.shape(0))
+    shape = graph.add("Concat", graph.shape(0), sizes, axis=0)
     # both are in every graph, so that a reader of the file can ask for them
     graph.add("Mul", graph.add("Reshape", row, shape, out="rows"), encoded, out="channels")
     graph.add("ReduceSum", "channels", graph.shape(1), out="contributions", keepdims=0)

@@ -146,6 +146,8 @@ def _read(path: Path) -> ExportedNet:
         raise ValueError(
             f"{path} has metadata that make no model ({shown(error, 240)}): export the model again"
         ) from None
+    if "feature_scale" in stored:
+        raise ValueError(f"{path} holds a hybrid, which only other programs run: give its .safetensors file")
     tensors = {}
     for name, wanted in model.state_dict().items():
         filters = stored.get(name, stored.get(f"{name}_half"))  # [·, C, k, k]
