@@ -558,7 +558,7 @@ def test_command_line(digits, tmp_path, monkeypatch, capsys):
         (["evaluate", "m.safetensors"], "--data"),
         (["evaluate", "m.safetensors", "--data", "digits"], "m.safetensors"),
         (["evaluate", "m.safetensors", "--data", "digits", "--metric", "box"], "unknown option '--metric'"),
-        (["evaluate", "m.safetensors", "--data", "digits", "--grids", "0"], "0 is not above 0"),
+        (["evaluate", "m.safetensors", "--data", "digits", "--grids", "0"], "'0' is not above 0"),
         (["evaluate", "m.safetensors", "--data", "digits", "--methods", "grat"], "did you mean 'grad'"),
     ],
 )
