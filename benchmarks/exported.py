@@ -20,9 +20,10 @@ import numpy as np
 import onnxruntime
 import torch
 
-from codanet import CoDANet, __version__, export, load
+from codanet import CoDANet, __version__, load
 from codanet.data import load_data
 from codanet.data.pictures import Pictures
+from codanet.export import export
 from codanet.export.check import Differences, differences
 from codanet.export.page import page
 from codanet.export.session import opened, runner

@@ -155,10 +155,6 @@ def exportable(model: nn.Module) -> CoDANet:
     inner = bare(model)
     if not isinstance(inner, CoDANet):
         raise ValueError(f"a {type(inner).__name__} was given: only a CoDANet has its explanation in its graph")
-    if isinstance(inner, HybridNet):
-        raise ValueError(
-            "a hybrid was given, whose backbone the graph does not hold: export a CoDANet on images"
-        )
     if not isinstance(inner.rescale, str):
         raise ValueError("this model rescales with a function, which a graph cannot hold: use 'sq', 'l2' or 'l1'")
     return inner
