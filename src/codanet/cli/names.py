@@ -35,4 +35,5 @@ POINTS = 129  # on a removal curve
 DATA_SETS = ("digits", "mnist", "cifar10", "tiny-imagenet", "imagenet100")
 PALETTES = ("red-blue", "orange-purple")
 STYLES = ("map", "overlay", "weights")
+EXPORT_FORMATS = ("onnx", "pt2")
 BENCH_MODELS = ("s_coda", "s_coda_r1_2", "s_coda_r1_4", "s_coda_r1_8")
