@@ -43,7 +43,7 @@ MADE_UP = "why"  # the name of what is written without --output
 
 def parser() -> Parser:
     parser = Parser("explain", ABOUT, EXAMPLES)
-    parser.add_argument("model", metavar="MODEL", help="a .safetensors file, or the name of a shipped model")
+    parser.add_argument("model", metavar="MODEL", help="a .safetensors or .onnx file, or the name of a shipped model")
     parser.add_argument("pictures", metavar="PICTURE", nargs="+", help="files, folders, patterns such as 'a/*.jpg'")
     parser.add_argument(
         "-o",
@@ -102,7 +102,7 @@ def main(arguments: list[str]) -> int:
     output, one_file = _output(options.output, paths, film)
     _checked(output, [*paths, Path(options.model)])
 
-    from ..models.weights import load
+    from ..export import load
 
     model = load(options.model)
     if film:

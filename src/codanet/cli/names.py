@@ -42,4 +42,5 @@ DATA_SETS = ("digits", "mnist", "cifar10", "tiny-imagenet", "imagenet100")
 PALETTES = ("red-blue", "orange-purple")
 MAPS = ("float16", "png", "none")  # of a table of explanations
 STYLES = ("map", "overlay", "weights")
+EXPORT_FORMATS = ("onnx", "pt2")
 BENCH_MODELS = ("s_coda", "s_coda_r1_2", "s_coda_r1_4", "s_coda_r1_8")

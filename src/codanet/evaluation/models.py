@@ -10,12 +10,12 @@ from .._support.files import file_digest
 from .._support.messages import nearest
 from ..data import ImageData
 from ..data.pictures import Pictures
+from ..export import load
 from ..models.classifier import logits_of
 from ..models.digest import model_digest
 from ..models.labels import short_name
 from ..models.network import CoDANet
 from ..models.resnet import RESNETS
-from ..models.weights import load
 
 __all__ = ["fitting", "image_side", "load_models", "model_digest"]
 
@@ -23,10 +23,10 @@ __all__ = ["fitting", "image_side", "load_models", "model_digest"]
 def load_models(names: Sequence[str]) -> tuple[dict[str, nn.Module], dict[str, dict[str, Any]]]:
     """Models by a short name each, and what is known of their files.
 
-    A name is the path of a .safetensors file or what else `codanet.load` takes, or resnet56:PATH for the baseline.
+    A name is what `codanet.export.load` takes, or resnet56:PATH for the baseline.
     """
     if not names:
-        raise ValueError("no model was given: give the path of a .safetensors file, or resnet56:PATH")
+        raise ValueError("no model was given: give the path of a .safetensors or .onnx file, or resnet56:PATH")
     models, files = {}, {}
     for name in names:
         label = short_name(name, names)

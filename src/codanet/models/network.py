@@ -8,7 +8,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ..dau import DAUConv2d, NormFactor, Rescale
+from ..dau import DAUConv2d, Rescale
+from ..rescale import NormFactor
 from .architectures import Layer
 from .explanation import Explanation, Target, resolve_targets
 from .linear_map import LinearMap
