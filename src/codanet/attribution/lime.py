@@ -97,7 +97,7 @@ class Lime(MethodSettings):
         low, high = colours.min(), colours.max()
         if low < 0 or high > 1:
             colours = (colours - low) / (high - low)
-        found = quickshift(
+        segments = quickshift(
             np.ascontiguousarray(colours),
             ratio=self.ratio,
             kernel_size=self.kernel_size,
@@ -105,8 +105,8 @@ class Lime(MethodSettings):
             convert2lab=channels == 3,
             rng=task.seed,
         )
-        _, numbers = np.unique(found, return_inverse=True)
-        return torch.from_numpy(numbers.reshape(found.shape)).to(image.device)
+        _, numbers = np.unique(segments, return_inverse=True)
+        return torch.from_numpy(numbers.reshape(segments.shape)).to(image.device)
 
 
 def _means(image: Tensor, segments: Tensor) -> Tensor:

@@ -53,10 +53,10 @@ class Rise(InputSettings):
         total = grids.new_zeros(*targets.shape, *task.size)
         for some, images in task.blocks(self.masks):
             masks = torch.einsum("mhi,mij,mwj->mhw", down[top[some]], grids[some], across[left[some]])
-            given = inputs[images]
+            originals = inputs[images]
             shown = masks[None, :, None].to(inputs.dtype)
-            hidden = torch.lerp(task.baseline[:, None], given[:, None], shown)  # [n, m, C, H, W]
-            probabilities = task.probabilities(hidden.flatten(0, 1)).to(wide).view(len(given), len(masks), -1)
+            hidden = torch.lerp(task.baseline[:, None], originals[:, None], shown)  # [n, m, C, H, W]
+            probabilities = task.probabilities(hidden.flatten(0, 1)).to(wide).view(len(originals), len(masks), -1)
             weights = probabilities.gather(2, targets[images, None].expand(-1, len(masks), -1))  # [n, m, K]
             total[images] += torch.einsum("nmk,mhw->nkhw", weights, masks)
         return (total / (self.masks * self.probability)).view(*task.targets.shape, *task.size)

@@ -48,9 +48,9 @@ class Split(Dataset[Batch]):
 
     def digest(self) -> str:
         """sha256 of the labels and of what tells the images from others."""
-        found = sha256(self.labels.contiguous().numpy().tobytes())
-        self._identify(found.update)
-        return found.hexdigest()
+        content = sha256(self.labels.contiguous().numpy().tobytes())
+        self._identify(content.update)
+        return content.hexdigest()
 
     def _identify(self, told: Callable[[bytes], None]) -> None:
         """A subclass may add what identifies its images; here there are only labels."""

@@ -77,19 +77,19 @@ def page(
     path = _checked(models, Path(path))
     place = engine()
     blocks = {"engine": (place / SCRIPT).read_bytes(), "binary": (place / BINARY).read_bytes()}
-    found = {}
+    differences = {}
     with TemporaryDirectory() as scratch:
         for number, (name, model) in enumerate(models.items()):
-            made = export(model, Path(scratch) / f"{number}.onnx", half=half)
-            blocks[f"model-{number}"] = made.path.read_bytes()
-            found[name] = made.half or made.differences
+            exported = export(model, Path(scratch) / f"{number}.onnx", half=half)
+            blocks[f"model-{number}"] = exported.path.read_bytes()
+            differences[name] = exported.half or exported.differences
     content = _document(models, data, blocks).encode("utf-8")
     try:
         with replacing(path) as part:
             part.write_bytes(content)
     except OSError as error:
         raise ValueError(f"{path} could not be written ({reason(error)}): make room or choose another place") from None
-    return Page(path, len(content), found)
+    return Page(path, len(content), differences)
 
 
 def _checked(models: Mapping[str, CoDANet], path: Path) -> Path:
