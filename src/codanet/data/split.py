@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -148,6 +148,17 @@ class ImageData:
     channels: int
     checksum: str
     skipped: tuple[str, ...] = ()  # unreadable files
+
+
+def in_memory(
+    name: str, classes: tuple[str, ...], tensors: Mapping[str, Tensor], checksum: str, size: int | None
+) -> ImageData:
+    """A set kept as `train_images`, `train_labels`, `val_images` and `val_labels`, at its own size or another."""
+    train, val = (
+        MemorySplit(resized(tensors[f"{part}_images"], size), tensors[f"{part}_labels"]) for part in ("train", "val")
+    )
+    _, channels, height, width = train.images.shape
+    return ImageData(name, classes, train, val, (height, width), channels, checksum)
 
 
 def held_out(data: ImageData, number: int, seed: int) -> ImageData:
