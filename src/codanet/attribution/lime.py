@@ -16,7 +16,7 @@ from codanet.models.network import CoDANet
 
 from .task import MethodSettings, Task
 
-WIDTH = 0.25  # of the kernel sqrt(exp(-d²/width²)) over the cosine distance d, as in the published implementation
+WIDTH = 0.25  # in the kernel sqrt(exp(-d²/width²)) over the cosine distance d, as in the published implementation
 RIDGE = 1.0  # α of the linear model, as there
 
 

@@ -64,7 +64,7 @@ class Rise(InputSettings):
     def _enlargement(self, size: int) -> Tensor:
         """[shifts, size, cells]: bilinear weights of the cells at each place, for every shift of the crop."""
         cell = ceil(size / self.cells)
-        places = torch.arange(cell)[:, None] + torch.arange(size)[None]  # of the enlarged grid, [shifts, size]
+        places = torch.arange(cell)[:, None] + torch.arange(size)[None]  # in the enlarged grid, [shifts, size]
         enlarged = (self.cells + 1) * cell
         at = ((places + 0.5) * self.cells / enlarged - 0.5).clamp(0, self.cells - 1)
         return (1 - (at[..., None] - torch.arange(self.cells)).abs()).clamp(min=0)

@@ -15,7 +15,7 @@ from codanet.models.classifier import baseline
 from codanet.models.explanation import Target, resolve_targets
 from codanet.models.network import CoDANet
 
-FORWARD_PIXELS = 1 << 17  # of (perturbed) images that go through a model at a time: 128 images of 32x32
+FORWARD_PIXELS = 1 << 17  # the pixels of (perturbed) images that go through a model at a time: 128 images of 32x32
 GRADIENT_PIXELS = 1 << 14  # the same where a gradient keeps every activation: 16 images of 32x32
 
 Advance = Callable[[float], None]

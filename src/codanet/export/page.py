@@ -34,8 +34,8 @@ from .write import export, exportable
 WEB = Path(__file__).parent / "web"
 SHARED = ("picker", "viewer", "chooser", "saver")  # the scripts that `codanet demo` has, too
 OWN = ("packing", "picture", "colours", "network", "views", "files", "desk")
-PICTURE_SIDE = 224  # of the examples, the shorter side
-MOST_BYTES = 64 * 2**20  # of a picture given to the page
+PICTURE_SIDE = 224  # the shorter side of the examples
+MOST_BYTES = 64 * 2**20  # the largest picture the page takes
 # Nothing but what is in the file: scripts by digest, the engine from the page's own memory, no request anywhere.
 POLICY = (
     "default-src 'none'; script-src '{digest}' blob: 'wasm-unsafe-eval'; style-src 'unsafe-inline'; "
@@ -49,7 +49,7 @@ class Page:
 
     path: Path
     bytes: int
-    differences: dict[str, Differences]  # of every model's graph from PyTorch
+    differences: dict[str, Differences]  # how far every model's graph is from PyTorch
 
 
 def page(

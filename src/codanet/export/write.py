@@ -27,8 +27,8 @@ class Exported:
 
     path: Path
     bytes: int
-    differences: Differences  # of the file from PyTorch
-    half: Differences | None = None  # of the weights in half precision from those of the model
+    differences: Differences  # how far the file is from PyTorch
+    half: Differences | None = None  # how far half precision is from the model
 
 
 def export(

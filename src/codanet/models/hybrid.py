@@ -18,7 +18,7 @@ from ..dau import DAUConv2d
 from .explanation import Explanation, Target
 from .network import LOGIT_BIAS, CoDANet, Layer
 
-DEVIATIONS = 3  # of a channel make a feature of 1
+DEVIATIONS = 3  # as many of a channel make a feature of 1
 IMAGES_AT_ONCE = 1  # through a frozen backbone: on a CPU one image's maps stay in its cache (12 ms an image, 41 of 32)
 ENCODINGS = ("signed", "split")
 
