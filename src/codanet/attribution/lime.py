@@ -29,6 +29,8 @@ class Lime(MethodSettings):
     hidden="baseline" removes it as the other methods do. The same seed shows the i-th segment of every image alike.
     """
 
+    colours = True
+
     samples: int = 256
     features: int = 3
     kernel_size: float = 4
@@ -92,7 +94,8 @@ class Lime(MethodSettings):
         """[H, W] of numbers from 0, made on the colours of the picture, which must lie in [0, 1] to be colours."""
         from skimage.segmentation import quickshift
 
-        channels = image.shape[1] // 2 if isinstance(task.model, CoDANet) else image.shape[1]
+        encoded = isinstance(task.model, CoDANet) and image.shape[1] == 2 * task.model.image_channels
+        channels = image.shape[1] // 2 if encoded else image.shape[1]
         colours = image[0, :channels].permute(1, 2, 0).double().cpu().numpy()
         low, high = colours.min(), colours.max()
         if low < 0 or high > 1:

@@ -26,7 +26,7 @@ class Contributions(MethodSettings):
         maps = []
         at_once = task.forward_batch
         for inputs, targets in zip(task.inputs.split(at_once), task.targets.split(at_once), strict=True):
-            maps.append(model.explain(inputs, targets).pixels)
+            maps.append(model.explain(inputs, targets).contributions.sum(-3))
             task.advance(len(inputs))
         return torch.cat(maps)
 

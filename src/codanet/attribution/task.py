@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from codanet.dau import DAUConv2d
 from codanet.models.classifier import baseline
 from codanet.models.explanation import Target, resolve_targets
+from codanet.models.hybrid import HybridNet
 from codanet.models.network import CoDANet
 
 FORWARD_PIXELS = 1 << 17  # of (perturbed) images that go through a model at a time: 128 images of 32x32
@@ -92,6 +93,7 @@ class MethodSettings(ABC):
 
     several_targets: ClassVar[bool] = False  # whether maps of several classes share their passes through the model
     signed: ClassVar[bool] = True  # whether 0 divides what speaks for the class from what speaks against it
+    colours: ClassVar[bool] = False  # whether it looks at the colours of the image
     needs: ClassVar[Literal["", "coda", "layer"]] = ""  # a model that is a CoDA-Net, or has a layer that makes a map
 
     def lacks(self, model: nn.Module) -> str:
@@ -116,7 +118,7 @@ class InputSettings(MethodSettings):
     """Of a method that changes the input, or takes gradients with respect to it: which input of a CoDA-Net that is.
 
     "encoded": [x, 1-x], where a removed pixel is zero in all channels (sec. C.4), as in the model's own contributions.
-    "image": x itself, where a removed pixel is black. The paper's published figures of these methods are of this kind:
+    "image": x itself, where a removed pixel is black. On a hybrid, "encoded" are the features. The paper's published figures of these methods are of this kind:
     its code gives captum the model with the encoding inside. Other classifiers know only images.
     """
 
@@ -127,8 +129,10 @@ class InputSettings(MethodSettings):
             raise ValueError(f"space is {self.space!r}: choose encoded or image")
 
 
-def space_of(settings: MethodSettings) -> str:
-    """Where a method works on a CoDA-Net."""
+def space_of(settings: MethodSettings, model: nn.Module) -> str:
+    """Where a method works on a CoDA-Net; the features of a hybrid have no colours."""
+    if isinstance(model, HybridNet) and settings.colours:
+        return "image"
     return settings.space if isinstance(settings, InputSettings) else "encoded"
 
 
@@ -143,7 +147,10 @@ def prepare(
 ) -> Task:
     """The task, checked: nothing is computed but the logits that the target needs."""
     inputs = _checked_images(model, images)
-    if isinstance(model, CoDANet):
+    if isinstance(model, HybridNet):
+        with torch.no_grad():
+            inputs = inputs if space == "image" else model.encode(inputs)
+    elif isinstance(model, CoDANet):
         inputs = model.encode(inputs)
         inputs = _decoded(inputs) if space == "image" else inputs
     task = Task(model, inputs, torch.empty(0), baseline(model, inputs), seed, batch_size, advance)

@@ -182,7 +182,7 @@ class Measurement:
     def _empty(self, label: str, method: Attribute, images: Tensor) -> Tensor | None:
         """Of a method that works on the image itself: a black one, encoded; None for a removed pixel everywhere."""
         model = self.models[label]
-        if isinstance(model, CoDANet) and isinstance(method, Registered) and space_of(method.settings) == "image":
+        if isinstance(model, CoDANet) and isinstance(method, Registered) and space_of(method.settings, model) == "image":
             return network_input(model, torch.zeros_like(images[:1]))
         return None
 

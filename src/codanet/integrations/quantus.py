@@ -66,7 +66,7 @@ def quantus_scores(
     if not isinstance(metric, quantus.Metric):
         raise ValueError(f"metric is {metric!r}: give a Quantus metric, such as quantus.Sparseness()")
     model = bare(model)
-    if isinstance(model, CoDANet) and space_of(settings_of(method)) == "image":
+    if isinstance(model, CoDANet) and space_of(settings_of(method), model) == "image":
         raise ValueError("space is 'image': Quantus removes pixels of the encoded images, so leave it out")
     with untouched(model):
         task = prepare(model, images, targets, seed, batch_size)

@@ -44,6 +44,14 @@ CUTS = {4: "blocks.2", 8: "blocks.4", 16: "blocks.10", 32: "blocks.15"}  # the l
 class Normalise(nn.Module):
     """(255 x - 127) / 128, as the weights were trained."""
 
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, value in (("mean", 127 / 255), ("std", 128 / 255)):  # for those who ask what the network sees as zero
+            self.register_buffer(name, torch.full((1, 3, 1, 1), value), persistent=False)
+
     def forward(self, images: Tensor) -> Tensor:
         return (images * 255 - 127) / 128
 

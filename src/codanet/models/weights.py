@@ -163,6 +163,8 @@ def load(path: str | os.PathLike[str], *, compile: bool = False, backbone: nn.Mo
     check_tensors(path, _kept(model), tensors)
     _check_digest(path, metadata, tensors)
     model.load_state_dict(in_one_precision(tensors), assign=True, strict=False)  # all that is missing counts steps
+    if isinstance(model, HybridNet):
+        model.backbone.to(memory_format=torch.channels_last)
     if compile:
         model.compile()
     model.layers.requires_grad_()
