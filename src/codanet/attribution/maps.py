@@ -9,7 +9,8 @@ from codanet._support.extras import optional
 from codanet._support.numbers import check_whole
 from codanet._support.progress import progress_bar
 from codanet.models.explanation import Target
-from codanet.models.hybrid import HybridNet, spread
+from codanet.models.feature_explanation import spread
+from codanet.models.hybrid import HybridNet
 from codanet.models.network import bare
 
 from .registry import Method, list_methods, settings_of

@@ -118,7 +118,8 @@ class InputSettings(MethodSettings):
     """Of a method that changes the input, or takes gradients with respect to it: which input of a CoDA-Net that is.
 
     "encoded": [x, 1-x], where a removed pixel is zero in all channels (sec. C.4), as in the model's own contributions.
-    "image": x itself, where a removed pixel is black. On a hybrid, "encoded" are the features. The paper's published figures of these methods are of this kind:
+    On a hybrid these are the features.
+    "image": x itself, where a removed pixel is black. The paper's published figures of these methods are of this kind:
     its code gives captum the model with the encoding inside. Other classifiers know only images.
     """
 

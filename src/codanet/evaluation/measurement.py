@@ -20,7 +20,8 @@ from ..metrics import METRICS, Attribute, Metric, Sample, confident_images
 from ..metrics.maps import maps_of
 from ..metrics.metric import Need
 from ..metrics.predictions import ACCURACY
-from ..models.classifier import network_input
+from ..models.classifier import baseline, network_input
+from ..models.hybrid import HybridNet
 from ..models.network import CoDANet
 from .methods import Timed, fits
 from .records import Key, Record, Records
@@ -182,7 +183,13 @@ class Measurement:
     def _empty(self, label: str, method: Attribute, images: Tensor) -> Tensor | None:
         """Of a method that works on the image itself: a black one, encoded; None for a removed pixel everywhere."""
         model = self.models[label]
-        if isinstance(model, CoDANet) and isinstance(method, Registered) and space_of(method.settings, model) == "image":
+        if (
+            isinstance(model, CoDANet)
+            and isinstance(method, Registered)
+            and space_of(method.settings, model) == "image"
+        ):
+            if isinstance(model, HybridNet):
+                return baseline(model, images[:1])
             return network_input(model, torch.zeros_like(images[:1]))
         return None
 

@@ -47,8 +47,8 @@ def _modules(model: HybridNet) -> list[tuple[str, nn.Module]]:
         found += [(f"backbone.{name}.{inner}".rstrip("."), each) for inner, each in several]
     if not found or not all(isinstance(module, (Normalise, ConvNorm, InvertedResidual)) for _, module in found):
         raise ValueError(
-            f"the backbone is {model.backbone_name}, whose operations are not known in ONNX here: write a .pt2 file, or "
-            "use efficientnet_lite0"
+            f"the backbone is {model.backbone_name}, whose operations are not known in ONNX here: write a .pt2 file, "
+            "or use efficientnet_lite0"
         )
     return found
 

@@ -141,6 +141,20 @@ class EfficientNetLite0(nn.Module):
         return part
 
 
+FREE_BLOCKS = 3  # the last ones of a cut, which learn where a backbone is trained as well
+
+
+def parted(part: nn.Module) -> tuple[nn.Module, nn.Module, str]:
+    """What `up_to` made as its first part, which stays frozen, its last blocks, and the first part's last layer."""
+    blocks = getattr(part, "blocks", None)
+    if not isinstance(blocks, nn.Sequential) or len(blocks) <= FREE_BLOCKS or hasattr(part, "head"):
+        raise ValueError(f"fine-tuning trains the last {FREE_BLOCKS} blocks below the cut: cut between blocks.3 and 15")
+    frozen = nn.Sequential()
+    frozen.normalise, frozen.stem = part.normalise, part.stem
+    frozen.blocks = blocks[:-FREE_BLOCKS]
+    return frozen, blocks[-FREE_BLOCKS:], f"blocks.{len(blocks) - FREE_BLOCKS - 1}"
+
+
 def efficientnet_lite0(weights: bool = True) -> EfficientNetLite0:
     """The network, with its ImageNet weights unless `weights` is False; ready to use.
 

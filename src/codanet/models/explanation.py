@@ -110,8 +110,8 @@ class Explanation:
     ) -> Path:
         """Write the picture as PNG, SVG or PDF, by the suffix of the path.
 
-        style: "map", "overlay" (the map on the image) or "weights" (the row of W in the colours it asks for); by default
-        the map, and of photographs the overlay.
+        style: "map", "overlay" (the map on the image) or "weights" (the row of W in the colours it asks for); by
+        default the map, and of photographs the overlay.
         palette: "red-blue" or, for those who confuse red and green, "orange-purple". The colours are linear over
         (-scale, scale), in logits; without a scale it is taken from what is shown.
         """

@@ -5,9 +5,9 @@ three standard deviations of each channel; above it everything is a CoDA-Net. So
 features, one contribution for each channel and position; below them nothing is claimed.
 """
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from .._support.messages import nearest
 from ..dau import DAUConv2d
-from .explanation import Explanation, Target
+from .explanation import Target
+from .feature_explanation import FeatureExplanation, exact_words
 from .network import LOGIT_BIAS, CoDANet, Layer
 
 DEVIATIONS = 3  # of a channel make a feature of 1
@@ -39,8 +40,11 @@ class UpTo(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         made: list[Any] = []
+        own = threading.get_ident()  # several threads may look at their own images at once
 
         def keep(module: nn.Module, inputs: Any, output: Any) -> None:
+            if not torch.compiler.is_compiling() and threading.get_ident() != own:
+                return
             made.append(output)
             if not torch.compiler.is_compiling():
                 raise _Reached
@@ -71,10 +75,25 @@ def cut(network: nn.Module, layer: str) -> nn.Module:
     return part
 
 
+def channels_last(features: nn.Module) -> nn.Module:
+    """With its filters in the order that the images come in: 22 ms an image instead of 34 on a CPU."""
+    to: Any = features.to  # not all that it takes is in its signature
+    moved: nn.Module = to(memory_format=torch.channels_last)
+    return moved
+
+
 class Backbone(NamedTuple):
     build: Callable[[bool], nn.Module]  # with its trained weights, or untrained
     layer: str  # where to cut it if nothing else is asked for
     image_size: int
+    # a cut as a frozen part, one that can be trained, and the layer between; None where that is not known
+    parted: Callable[[nn.Module], tuple[nn.Module, nn.Module, str]] | None = None
+
+
+def _parted(part: nn.Module) -> tuple[nn.Module, nn.Module, str]:
+    from .efficientnet_lite import parted
+
+    return parted(part)
 
 
 def _efficientnet_lite0(trained: bool) -> nn.Module:
@@ -90,81 +109,9 @@ def _resnet56(trained: bool) -> nn.Module:
 
 
 BACKBONES = {
-    "efficientnet_lite0": Backbone(_efficientnet_lite0, "blocks.10", 224),
+    "efficientnet_lite0": Backbone(_efficientnet_lite0, "blocks.10", 224, _parted),
     "resnet56": Backbone(_resnet56, "layer2", 32),
 }
-
-
-def exact_words(layer: str, stride: int) -> str:
-    """What the contributions of a hybrid are exact for."""
-    return f"exact over the features of {layer}, stride {stride}"
-
-
-@dataclass(frozen=True)
-class FeatureExplanation(Explanation):
-    """logits[n, targets] = Σ contributions + bias, exactly, over the features of a layer: inputs [N, C', h, w]."""
-
-    photographs: Tensor | None = None  # [N, 3, H, W]
-    layer: str = ""
-    stride: int = 1
-
-    @property
-    def exact_for(self) -> str:
-        return exact_words(self.layer, self.stride)
-
-    @property
-    def images(self) -> Tensor:
-        if self.photographs is None:
-            raise ValueError("features were explained, not images: explain the images to see them")
-        return self.photographs
-
-    @property
-    def positions(self) -> Tensor:
-        """Contributions per position of the features, [N, (K,) h, w]."""
-        return self.contributions.sum(-3)
-
-    @property
-    def pixels(self) -> Tensor:
-        """Each position's contribution spread evenly over the pixels it stands for, [N, (K,) H, W].
-
-        The sum stays the same; where inside its square a feature saw what it saw is not known.
-        """
-        return spread(self.positions, self.images.shape[2], self.images.shape[3])
-
-    @property
-    def shown(self) -> Tensor:
-        """Each position's contribution, in logits, on every pixel that it stands for, [N, (K,) H, W]."""
-        return enlarged(self.positions, self.images.shape[2], self.images.shape[3])
-
-    @classmethod
-    def joined(cls, parts: Sequence[Explanation]) -> "FeatureExplanation":
-        whole = super().joined(parts)
-        assert isinstance(whole, FeatureExplanation)
-        return replace(whole, photographs=torch.cat([part.images for part in parts]))
-
-    def part(self, images: int | slice, targets: slice = slice(None)) -> "FeatureExplanation":
-        some = super().part(images, targets)
-        assert isinstance(some, FeatureExplanation)
-        index = slice(images, images + 1 or None) if isinstance(images, int) else images
-        return replace(some, photographs=None if self.photographs is None else self.photographs[index])
-
-
-def enlarged(maps: Tensor, height: int, width: int) -> Tensor:
-    """Maps [..., h, w] at a larger size, every pixel with the value of the square it lies in."""
-    rows, columns = (_squares(maps, dim, size) for dim, size in ((-2, height), (-1, width)))
-    return maps.index_select(-2, rows).index_select(-1, columns)
-
-
-def spread(maps: Tensor, height: int, width: int) -> Tensor:
-    """Maps [..., h, w] at a larger size, every value shared out evenly, so that sums stay what they are."""
-    rows, columns = (_squares(maps, dim, size) for dim, size in ((-2, height), (-1, width)))
-    heights, widths = (places.bincount()[places].to(maps.dtype) for places in (rows, columns))
-    return enlarged(maps, height, width) / (heights[:, None] * widths)
-
-
-def _squares(maps: Tensor, dim: int, size: int) -> Tensor:
-    """In which of the maps' rows or columns each of `size` pixels lies."""
-    return torch.arange(size, device=maps.device) * maps.shape[dim] // size
 
 
 class HybridNet(CoDANet):
@@ -208,8 +155,7 @@ class HybridNet(CoDANet):
         if encoding not in ENCODINGS:
             raise ValueError(f"unknown encoding {encoding!r}{nearest(encoding, ENCODINGS)}")
         self.encoding, self.backbone_name, self.layer = encoding, backbone, layer
-        # 22 ms an image instead of 34 on a CPU
-        self.backbone = features.requires_grad_(False).to(memory_format=torch.channels_last)
+        self.backbone = channels_last(features.requires_grad_(False))
         channels, self.stride = self._probe()
         self.encoded_channels = 2 * channels if encoding == "split" else channels
         if self.encoded_channels == image_channels:
@@ -263,6 +209,15 @@ class HybridNet(CoDANet):
             return maps
         images = images.contiguous(memory_format=torch.channels_last)
         return torch.cat([self.backbone(some) for some in images.split(IMAGES_AT_ONCE)])
+
+    def parts(self) -> tuple[nn.Module, nn.Module, str]:
+        """The backbone's frozen part, its last blocks, which can be trained, and the layer between them."""
+        known = BACKBONES.get(self.backbone_name)
+        if known is None or known.parted is None:
+            raise ValueError(
+                f"finetune was asked for, but {self.backbone_name} is only known frozen here: leave it out"
+            )
+        return known.parted(self.backbone)
 
     def encode_maps(self, maps: Tensor) -> Tensor:
         """φ / 3σ of every channel, or its positive and its negative part."""

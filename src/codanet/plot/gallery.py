@@ -19,7 +19,8 @@ from .._support.errors import DataError
 from ..attribution import MethodSpec, attribute
 from ..data.image import read_image, size_for
 from ..models.explanation import Explanation, resolve_targets
-from ..models.hybrid import FeatureExplanation, HybridNet
+from ..models.feature_explanation import FeatureExplanation
+from ..models.hybrid import HybridNet
 from ..models.layer_contributions import layer_contributions
 from ..models.network import CoDANet
 from . import card, colour_scale, comparison, contribution_maps, heatmap, method_colours, painted
