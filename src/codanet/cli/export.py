@@ -1,5 +1,6 @@
 """`codanet export`."""
 
+from .names import EXPORT_FORMATS
 from .parser import Parser
 
 ABOUT = """\
@@ -13,12 +14,10 @@ EXAMPLES = """\
 
 
 def parser() -> Parser:
-    from ..export import FORMATS
-
     made = Parser("export", ABOUT, EXAMPLES)
     made.add_argument("model", metavar="MODEL", help="a .safetensors file, or the name of a shipped model")
     made.add_argument("-o", "--output", metavar="FILE", required=True, help=".onnx or .pt2")
-    made.add_argument("--format", choices=FORMATS, help="default: what FILE ends in")
+    made.add_argument("--format", choices=EXPORT_FORMATS, help="default: what FILE ends in")
     made.add_argument("--channels", action="store_true", help="also the contributions of every encoded channel")
     made.add_argument("--rows", action="store_true", help="also the row of W")
     made.add_argument("--size", type=int, nargs=2, metavar=("H", "W"), help="the only image size it takes (any)")
@@ -28,8 +27,7 @@ def parser() -> Parser:
 
 def main(arguments: list[str]) -> int:
     given = parser().parse(arguments)
-    from ..export import export
-    from ..models.weights import load
+    from ..export import export, load
 
     made = export(
         load(given.model),

@@ -23,9 +23,9 @@ def parser() -> Parser:
 def main(arguments: list[str]) -> int:
     given = parser().parse(arguments)
     from ..data import load_data
+    from ..export import load
     from ..export.page import page
     from ..models.labels import short_name
-    from ..models.weights import load
 
     models = {short_name(name, given.models): load(name) for name in given.models}
     data = load_data(given.examples) if given.examples else None

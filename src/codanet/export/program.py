@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from ..dau import NormFactor
 from ..models.hybrid import HybridNet
 from ..models.network import CoDANet
+from ..rescale import NormFactor
 
 
 class ExplainedNet(nn.Module):

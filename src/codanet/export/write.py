@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -123,6 +123,8 @@ def metadata(model: CoDANet) -> dict[str, str]:
         "codanet": __version__,
         **features,
         "name": model.name,
+        "layers": [asdict(layer) for layer in model.architecture],
+        "bias": model.dau_layers[0].has_bias,
         "class_names": model.class_names,
         "image_size": model.image_size,
         "image_channels": model.image_channels,

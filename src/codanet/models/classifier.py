@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from .hybrid import HybridNet
-from .network import CoDANet, bare
+from .network import bare
+from .self_explaining import SelfExplaining, encodes, one_vs_all
 
 PIXELS_AT_ONCE = 1 << 17  # in one forward pass: 128 images of 32x32
 
@@ -48,13 +49,13 @@ def logits_of(model: nn.Module, inputs: Tensor, batch_size: int | None = None) -
 
 def probabilities(model: nn.Module, logits: Tensor) -> Tensor:
     """A CoDA-Net's classes are one-vs-all, each with a sigmoid; other classifiers have a softmax."""
-    return logits.sigmoid() if isinstance(bare(model), CoDANet) else logits.softmax(1)
+    return logits.sigmoid() if one_vs_all(bare(model)) else logits.softmax(1)
 
 
 def log_odds(model: nn.Module, logits: Tensor, classes: Tensor) -> Tensor:
     """log p / (1 - p) of one class each, [N], for logits [N, classes]: exact where p itself rounds to 1."""
     own = logits.gather(1, classes[:, None])[:, 0]
-    if isinstance(bare(model), CoDANet):
+    if one_vs_all(bare(model)):
         return own
     others = logits.scatter(1, classes[:, None], -torch.inf).logsumexp(1)
     return (own - others).nan_to_num(nan=torch.nan)  # infinite for a single class, which a file cannot hold
@@ -63,7 +64,7 @@ def log_odds(model: nn.Module, logits: Tensor, classes: Tensor) -> Tensor:
 def network_input(model: nn.Module, images: Tensor) -> Tensor:
     """What pixels are removed from: a CoDA-Net's six encoded channels, other models' images, a hybrid's too."""
     images, model = like(model, images), bare(model)
-    return model.encode(images) if isinstance(model, CoDANet) and not isinstance(model, HybridNet) else images
+    return model.encode(images) if isinstance(model, SelfExplaining) and not isinstance(model, HybridNet) else images
 
 
 def baseline(model: nn.Module, inputs: Tensor) -> Tensor:
@@ -76,7 +77,7 @@ def baseline(model: nn.Module, inputs: Tensor) -> Tensor:
     channels, model = inputs.shape[1], bare(model)
     if isinstance(model, HybridNet) and channels == model.image_channels:
         model = model.backbone
-    if not isinstance(model, CoDANet):
+    if not encodes(model):
         for module in (model, *model.children()):
             mean, std = getattr(module, "mean", None), getattr(module, "std", None)
             if isinstance(mean, Tensor) and isinstance(std, Tensor) and mean.numel() == std.numel() == channels:

@@ -124,6 +124,7 @@ class HybridNet(CoDANet):
     backbone, layer: the names to be told.
     """
 
+    encodes = False  # it computes on features, and is given images
     feature_scale: Tensor
 
     def __init__(
@@ -249,6 +250,10 @@ class HybridNet(CoDANet):
         return FeatureExplanation(
             why.logits, why.targets, why.rows, why.inputs, why.bias, why.class_names, shown, self.layer, self.stride
         )
+
+    def own_maps(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Over the positions of the features, [N, (K,) h, w]."""
+        return self.explain(inputs, targets).positions
 
 
 def head_layers(num_classes: int, units: tuple[int, ...] = (64, 64), rank: int = 16) -> tuple[Layer, ...]:

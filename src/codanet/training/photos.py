@@ -81,6 +81,7 @@ def build(settings: Settings, data: ImageData) -> HybridNet:
         ),
         image_size=data.image_size,
         temperature=settings.temperature or 64.0,
+        encoding=settings.encoding,
         class_names=data.classes,
         backbone=settings.backbone,
         layer=layer,
