@@ -16,7 +16,7 @@ from codanet.models.explanation import Target, resolve_targets
 from codanet.models.hybrid import HybridNet
 from codanet.models.self_explaining import SelfExplaining
 
-FORWARD_PIXELS = 1 << 17  # of (perturbed) images that go through a model at a time: 128 images of 32x32
+FORWARD_PIXELS = 1 << 17  # the pixels of (perturbed) images that go through a model at a time: 128 images of 32x32
 GRADIENT_PIXELS = 1 << 14  # the same where a gradient keeps every activation: 16 images of 32x32
 
 Advance = Callable[[float], None]
@@ -156,8 +156,8 @@ def prepare(
     task = Task(model, inputs, torch.empty(0), baseline(model, inputs), seed, batch_size, advance)
     logits = _first_logits(task, len(inputs) if target is None else 1)
     names = getattr(model, "class_names", None)
-    given, several = resolve_targets(target, len(inputs), logits.shape[1], names)
-    classes = logits.argmax(1, keepdim=True) if given is None else given.to(inputs.device)
+    wanted, several = resolve_targets(target, len(inputs), logits.shape[1], names)
+    classes = logits.argmax(1, keepdim=True) if wanted is None else wanted.to(inputs.device)
     chosen = classes if several else classes[:, 0]
     return Task(model, inputs, chosen, task.baseline, seed, batch_size, advance)
 
@@ -175,8 +175,8 @@ def _decoded(inputs: Tensor) -> Tensor:
 
 def _checked_images(model: nn.Module, images: Tensor) -> Tensor:
     if not isinstance(images, Tensor) or images.ndim != 4 or not images.is_floating_point() or 0 in images.shape:
-        given = f"{images.dtype} {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
-        raise ValueError(f"images are {given}: give floating point images [N, C, H, W], at least one")
+        what = f"{images.dtype} {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
+        raise ValueError(f"images are {what}: give floating point images [N, C, H, W], at least one")
     tensors = (tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point())
     like = next(tensors, images)
     if images.device != like.device:
@@ -196,8 +196,8 @@ def _first_logits(task: Task, number: int) -> Tensor:
     except (RuntimeError, IndexError) as error:
         raise ValueError(f"{name} cannot take images of shape {list(task.inputs.shape[1:])}: {error}") from error
     if not isinstance(probe, Tensor) or probe.ndim != 2 or len(probe) != 1:
-        given = f"shape {list(probe.shape)}" if isinstance(probe, Tensor) else type(probe).__name__
-        raise ValueError(f"{name} gives {given} for one image: a classifier gives logits [N, classes]")
+        what = f"shape {list(probe.shape)}" if isinstance(probe, Tensor) else type(probe).__name__
+        raise ValueError(f"{name} gives {what} for one image: a classifier gives logits [N, classes]")
     logits = task.logits(task.inputs[:number]) if number > 1 else probe
     if not logits.isfinite().all():
         raise ValueError(f"{name} gives logits that are not finite: its weights are damaged, or the images too large")

@@ -29,7 +29,7 @@ from .results import Results, rows_of
 METHODS_OF_THE_PAPER = ("contributions", "grad", "ixg", "intgrad", "gradcam", "deeplift", "occlusion5", "occlusion9")
 METRICS_OF_THE_PAPER = ("accuracy", "localisation", "removal")
 SPLITS = {"val": False, "test": False, "train": True}  # whether it is the training part
-FORMAT = 3  # of records: in 1 numbers were rounded and confidences kept instead of log-odds, 2 had no coarse maps
+FORMAT = 3  # the records': in 1 numbers were rounded and confidences kept instead of log-odds, 2 had no coarse maps
 USUAL_IMAGES = 1024  # the paper's number
 
 
@@ -108,7 +108,7 @@ def evaluate(
     if not isinstance(data, ImageData):
         data = read_data(given, data, root, image_size, source)
     pictures = {label: fitting(label, model, data, plan.train) for label, model in given.items()}
-    some = next(iter(pictures.values()))  # of all models the same, but for the cut
+    some = next(iter(pictures.values()))  # the same for all models, but for the cut
     needs = {name: find_metric(name).needs for name in named}
     if "boxes" in needs.values() and some.split.boxes is None:
         without = ", ".join(name for name, need in needs.items() if need == "boxes")

@@ -15,8 +15,8 @@ from ..data.image import fit, to_tensor
 from ..models.network import CoDANet
 
 LOGITS, MAPS, SUMS = 1e-4, 1e-4, 1e-4  # the most that a file may differ
-OPEN_SIZE = (64, 64)  # of the images for a model that takes any
-PIXELS = 1 << 17  # of all the images of a check
+OPEN_SIZE = (64, 64)  # what a model that takes any size is checked with
+PIXELS = 1 << 17  # at most, in all the images of a check
 
 # (image, target) to logits and contributions
 Run = Callable[[NDArray[np.float32], NDArray[np.int64]], tuple[NDArray[np.float32], NDArray[np.float32]]]

@@ -35,12 +35,12 @@ def engine(*, download: bool = True) -> Path:
     if not download:
         raise DataError(f"{PACKAGE} {VERSION} is not in '{folder}': make a page with `codanet page` to fetch it.")
     with scratch_folder() as scratch:
-        made = scratch / "engine"
-        _fetched(scratch, made)
+        fresh = scratch / "engine"
+        _fetched(scratch, fresh)
         try:
             shutil.rmtree(folder, ignore_errors=True)
             folder.parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(made, folder)
+            shutil.move(fresh, folder)
         except OSError as error:
             if not _complete(folder):  # else another process was faster
                 raise DataError(disk_sentence(folder.parent, error)) from None

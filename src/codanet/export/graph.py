@@ -28,8 +28,8 @@ from .features import encoded
 from .numbers import numbers
 
 OPSET, IR_VERSION = 17, 8  # what runtimes of 2022 and later read
-SMALLEST = 2.0**-100  # of |z|, as in dau.py
-MOST = float(np.finfo(np.float32).max) / 8  # of 1 / s², as in rescale.py
+SMALLEST = 2.0**-100  # the least |z|, as in dau.py
+MOST = float(np.finfo(np.float32).max) / 8  # the most 1 / s² may be, as in rescale.py
 
 
 class Graph:

@@ -54,7 +54,7 @@ def write(
     inputs = torch.rand(2, model.image_channels, *sides), torch.tensor([-1, 0])
     free = {0: Dim.DYNAMIC} if size else {0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch.export about itself
+        warnings.simplefilter("ignore")  # torch.export warns about itself
         program = torch.export.export(
             ExplainedNet(model, channels, rows).eval(), inputs, dynamic_shapes=(free, {0: Dim.DYNAMIC})
         )

@@ -28,8 +28,8 @@ class Exported:
 
     path: Path
     bytes: int
-    differences: Differences  # of the file from PyTorch
-    half: Differences | None = None  # of the weights in half precision from those of the model
+    differences: Differences  # how far the file is from PyTorch
+    half: Differences | None = None  # how far half precision is from the model
 
 
 def export(
@@ -74,16 +74,16 @@ def export(
     try:
         with replacing(path) as part:
             run = _write(stored, part, format, channels, rows, sides, half)
-            found = compare(stored, run, images)
-            if not found.small:
+            check = compare(stored, run, images)
+            if not check.small:
                 raise ValueError(
-                    f"{path} was not written, since it would differ from the model (logits {found.logits:.1g}, maps "
-                    f"{found.maps:.1g}, sums {found.sums:.1g}): numbers this large or small do not fit float32"
+                    f"{path} was not written, since it would differ from the model (logits {check.logits:.1g}, maps "
+                    f"{check.maps:.1g}, sums {check.sums:.1g}): numbers this large or small do not fit float32"
                 )
             size_in_bytes = part.stat().st_size
     except OSError as error:
         raise ValueError(f"{path} could not be written ({reason(error)}): make room or choose another place") from None
-    return Exported(path, size_in_bytes, found, compare(net, run, images) if half else None)
+    return Exported(path, size_in_bytes, check, compare(net, run, images) if half else None)
 
 
 def _write(
@@ -100,8 +100,8 @@ def _write(
         from .graph import build
         from .session import opened, runner
 
-        made = build(model, metadata(model), channels=channels, rows=rows, size=size, half=half)
-        path.write_bytes(made.SerializeToString())
+        graph = build(model, metadata(model), channels=channels, rows=rows, size=size, half=half)
+        path.write_bytes(graph.SerializeToString())
         return runner(opened(path))
     from .program import write
 

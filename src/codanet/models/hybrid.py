@@ -19,7 +19,7 @@ from .explanation import Target
 from .feature_explanation import FeatureExplanation, exact_words
 from .network import LOGIT_BIAS, CoDANet, Layer
 
-DEVIATIONS = 3  # of a channel make a feature of 1
+DEVIATIONS = 3  # as many of a channel make a feature of 1
 IMAGES_AT_ONCE = 1  # through a frozen backbone: on a CPU one image's maps stay in its cache (22 ms an image, 39 of 4)
 ENCODINGS = ("signed", "split")
 
@@ -234,9 +234,9 @@ class HybridNet(CoDANet):
     def _checked_photographs(self, images: Tensor) -> Tensor:
         channels = self.image_channels
         if not isinstance(images, Tensor) or images.ndim != 4 or images.shape[1] != channels:
-            given = f"a tensor of shape {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
+            what = f"a tensor of shape {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
             raise ValueError(
-                f"images are {given}: they must be [N, {channels}, H, W], or [N, {self.encoded_channels}, h, w] if "
+                f"images are {what}: they must be [N, {channels}, H, W], or [N, {self.encoded_channels}, h, w] if "
                 f"they are encoded features of {self.layer}"
             )
         return self._checked_images(images)

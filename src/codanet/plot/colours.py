@@ -12,7 +12,7 @@ from .._support.messages import nearest
 from ..attribution import has_sign
 from ..models.explanation import Explanation
 
-PERCENTILE = 99.75  # of the absolute values, so that a single peak does not bleach the rest
+PERCENTILE = 99.75  # the scale's among the absolute values, so that a single peak does not bleach the rest
 
 # From most negative to most positive: ColorBrewer's RdBu and PuOr with white for zero. PuOr sets orange against purple,
 # which do not turn into each other for those who confuse red and green.

@@ -136,9 +136,9 @@ class _Drawing:
         mosaic = Image.new("RGB", (cards[0].width, cards[0].height * len(cards)))
         for index, each in enumerate(cards):
             mosaic.paste(each, (0, index * each.height))
-        found = mosaic.quantize(256 - len(fixed), method=Image.Quantize.MEDIANCUT).getpalette() or []
-        room = min(len(found), 3 * (256 - len(fixed)))
-        return fixed + [(found[i], found[i + 1], found[i + 2]) for i in range(0, room, 3)]
+        colours = mosaic.quantize(256 - len(fixed), method=Image.Quantize.MEDIANCUT).getpalette() or []
+        room = min(len(colours), 3 * (256 - len(fixed)))
+        return fixed + [(colours[i], colours[i + 1], colours[i + 2]) for i in range(0, room, 3)]
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,9 @@ def comparison(
         others: Maps [N, H, W], or [N, K, H, W] if the explanation has K targets, by the name to show. They have no unit
             in common, so each is on its own scale; RISE is in its own colours.
         titles: To stand above the images, [N].
-        palette, style, scale: As in `contribution_maps`.
+        palette: As in `contribution_maps`.
+        style: As there.
+        scale: As there.
     """
     number, titles = len(explanation), _titles(explanation, titles)
     targets, labelled = _targets(explanation), _labelled(explanation)

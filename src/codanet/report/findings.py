@@ -26,7 +26,7 @@ class Case:
     index: int  # in the split
     label: int
     said: int
-    probability: float  # of the predicted class
+    probability: float  # for the predicted class
     label_probability: float
     image: Tensor  # [C, H, W]
     said_map: Tensor  # [H, W]

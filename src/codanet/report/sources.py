@@ -89,7 +89,7 @@ def images(settings: Mapping[str, Any], checksum: object, root: Path | None = No
     if not here:
         return Images(missing=f"The images of {name or 'the data set'} are not on this machine")
     size, seed = settings.get("image_size"), settings.get("seed")
-    if isinstance(size, list) and len(set(size)) == 1:  # of an evaluation: height and width
+    if isinstance(size, list) and len(set(size)) == 1:  # an evaluation has height and width
         size = size[0]
     size, seed = size if isinstance(size, int) else None, seed if isinstance(seed, int) else 0
     backbone = settings.get("backbone")

@@ -45,7 +45,7 @@ class Classification(LightningModule):
         self.fitting: nn.Module = augmentation("centre-crop" if larger else "none", model.image_size or data.image_size)
         self.seconds = 0.0  # spent training, all resumed parts of the run together
         self.counts = torch.zeros(3, dtype=torch.float64)
-        self.found = torch.zeros(2, len(data.classes), dtype=torch.float64)  # of every class: recognised, there
+        self.found = torch.zeros(2, len(data.classes), dtype=torch.float64)  # by class: recognised, there
         power = settings.class_weights
         weights = class_weights(data.train.labels, len(data.classes), power) if power else None
         self.class_weights: Tensor | None

@@ -202,7 +202,7 @@ FIELDS = tuple(field.name for field in dataclasses.fields(Settings))
 FREE = {"accelerator", "devices", "nodes", "workers", "maps_every", "threads", "root", "source", "compile", "recompute"}
 
 
-MOST_RUNS = 1000  # of a sweep
+MOST_RUNS = 1000  # in a sweep
 OF_FOLDERS = ("folder", "photos")  # recipes for one's own pictures: without a backbone, and on one
 RECIPE_ONLY = ("base", "about", "sweep")  # what a recipe may say besides
 
