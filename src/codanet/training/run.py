@@ -348,7 +348,7 @@ def _alone(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
         with _threads(settings.threads):
             data = featured(model, data, settings, folder, None if quiet else _say)
         if settings.start is None:
-            calibrate(model, data.train, settings.seed)
+            calibrate(model, data.train, settings)
     module = Classification(model, data, settings, start.stages, say=_silence if quiet else _say)
     module.seconds = time.monotonic() - started
     with _few_words(), _threads(settings.threads):
