@@ -61,7 +61,7 @@ def _trained_at(model: CoDANet | Peer) -> int | None:
     return side if isinstance(side, int) and side > 0 else None
 
 
-def _settings(model: CoDANet) -> dict[str, Any]:
+def _settings(model: CoDANet | Peer) -> dict[str, Any]:
     settings = model.provenance.get("settings")
     return settings if isinstance(settings, dict) else {}
 
