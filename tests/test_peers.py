@@ -179,6 +179,8 @@ def test_recipes_train_a_peer_and_metrics_judge_it(name, tmp_path):
 def test_what_a_peer_cannot_be_told(tmp_path):
     with pytest.raises(ValueError, match="has no temperature"):
         train(Recipe("peer", Settings(model="resnet20", temperature=10)), tmp_path, quiet=True)
+    with pytest.raises(ValueError, match="muon is for the filters of CoDA-Nets"):
+        train(Recipe("peer", Settings(model="resnet20", optimiser="muon")), tmp_path, quiet=True)
     with pytest.raises(ValueError, match="unknown peer 'resnet21': did you mean 'resnet20'"):
         create_peer("resnet21")
     with pytest.raises(ValueError, match="3 channels"):
