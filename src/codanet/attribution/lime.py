@@ -29,6 +29,8 @@ class Lime(MethodSettings):
     hidden="baseline" removes it as the other methods do. The same seed shows the i-th segment of every image alike.
     """
 
+    colours = True
+
     samples: int = 256
     features: int = 3
     kernel_size: float = 4

@@ -57,7 +57,9 @@ def parser() -> Parser:
     parser.add_argument("--compare", metavar="METHODS", default="", help="other methods: gradcam,ixg,intgrad,rise,…")
     parser.add_argument("--layers", action="store_true", help="contributions from every layer, too")
     parser.add_argument(
-        "--style", choices=STYLES, default="map", help="map, overlay on the image, or weights in colour"
+        "--style",
+        choices=STYLES,
+        help="map, overlay on the image, or weights in colour (default: map; for photographs on a backbone overlay)",
     )
     parser.add_argument(
         "--palette", choices=PALETTES, default="red-blue", help="orange-purple if red and green are hard to tell"

@@ -66,7 +66,7 @@ def differences(
     targets = torch.where(targets < 0, predicted, targets)
     why = model.explain(images.to(model.device), targets.to(model.device))
     ours, theirs = why.logits.double().cpu().numpy(), logits.astype(np.float64)
-    shown, expected = maps.astype(np.float64), why.pixels.double().cpu().numpy()
+    shown, expected = maps.astype(np.float64), why.contributions.sum(-3).double().cpu().numpy()
     with np.errstate(invalid="ignore"):
         sums = shown.sum((1, 2)) + model.logit_bias - theirs[np.arange(len(theirs)), targets.numpy()]
         size = np.maximum(np.abs(theirs[np.arange(len(theirs)), targets.numpy()]), np.abs(shown).sum((1, 2)) / 100)

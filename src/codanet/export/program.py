@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
+from ..models.hybrid import HybridNet
 from ..models.network import CoDANet
 from ..rescale import NormFactor
 
@@ -29,7 +30,8 @@ class ExplainedNet(nn.Module):
             NormFactor(*(getattr(self, f"{name}{number}") for name in NormFactor._fields))
             for number in range(len(self.model.dau_layers))
         ]
-        encoded = torch.cat([image, 1 - image], 1)
+        hybrid = isinstance(self.model, HybridNet)
+        encoded = self.model.encode(image) if hybrid else torch.cat([image, 1 - image], 1)
         logits, linear_map = self.model.align(encoded, factors)
         target = torch.where(target < 0, logits.argmax(1), target)
         chosen = (target[:, None] == torch.arange(logits.shape[1], device=target.device)).to(logits.dtype)

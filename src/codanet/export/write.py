@@ -15,6 +15,7 @@ from .._support.extras import optional
 from .._support.files import replacing
 from .._support.messages import nearest, reason
 from .._support.version import __version__
+from ..models.hybrid import HybridNet
 from ..models.network import CoDANet, bare
 from .check import Differences, Run, check_images, compare
 
@@ -44,7 +45,8 @@ def export(
     """Write the model and its explanation as one graph: ONNX, or a program of torch.export.
 
     The file takes `image` [N, C, H, W] in [0, 1] and `target` [N] (int64, -1 for the predicted class), and gives
-    `logits` [N, classes] and `contributions` [N, H, W], which add up to the target's logit less b0. It is compared with
+    `logits` [N, classes] and `contributions` [N, H, W], which add up to the target's logit less b0; those of a hybrid
+    are [N, h, w], one for every position of its features. It is compared with
     PyTorch, on pictures and noise, before it is kept. A file cannot refuse: for a target that is no class all
     contributions are 0, for a NaN in an image everything is NaN, and values outside [0, 1] are computed with.
 
@@ -116,8 +118,10 @@ def _write(
 
 def metadata(model: CoDANet) -> dict[str, str]:
     """What a file says of itself: every value is JSON."""
+    features = {"exact_for": model.exact_for, "stride": model.stride} if isinstance(model, HybridNet) else {}
     known = {
         "codanet": __version__,
+        **features,
         "name": model.name,
         "layers": [asdict(layer) for layer in model.architecture],
         "bias": model.dau_layers[0].has_bias,
