@@ -19,7 +19,7 @@ MOST_MEMORY = 3 * 2**30  # bytes resident
 
 @dataclass(frozen=True)
 class Ending:
-    code: int  # of the exit; negative, the signal
+    code: int  # exit code; negative, the signal
     seconds: float
     memory: int  # bytes
     out: str

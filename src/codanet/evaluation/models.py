@@ -1,31 +1,36 @@
 """The models of an evaluation: where they come from, and whether they fit the data."""
 
-import hashlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from .._support.files import file_digest
 from .._support.messages import nearest
-from ..data import ImageData
+from ..data import ImageData, canonical, load_data
+from ..data.photographs import load_photographs
 from ..data.pictures import Pictures
+from ..export import load
 from ..models.classifier import logits_of
+from ..models.digest import model_digest
+from ..models.hybrid import HybridNet
 from ..models.labels import short_name
 from ..models.network import CoDANet
+from ..models.peers import Peer
 from ..models.resnet import RESNETS
-from ..models.weights import load
+
+__all__ = ["fitting", "image_side", "load_models", "model_digest"]
 
 
 def load_models(names: Sequence[str]) -> tuple[dict[str, nn.Module], dict[str, dict[str, Any]]]:
     """Models by a short name each, and what is known of their files.
 
-    A name is the path of a .safetensors file or what else `codanet.load` takes, or resnet56:PATH for the baseline.
+    A name is what `codanet.export.load` takes, or resnet56:PATH for the baseline.
     """
     if not names:
-        raise ValueError("no model was given: give the path of a .safetensors file, or resnet56:PATH")
+        raise ValueError("no model was given: give the path of a .safetensors or .onnx file, or resnet56:PATH")
     models, files = {}, {}
     for name in names:
         label = short_name(name, names)
@@ -42,36 +47,56 @@ def load_models(names: Sequence[str]) -> tuple[dict[str, nn.Module], dict[str, d
     return models, files
 
 
-def model_digest(model: nn.Module) -> str:
-    """sha256 of what the model computes with: its structure and every number in it."""
-    digest = hashlib.sha256(repr(model).encode())
-    if isinstance(model, CoDANet):
-        digest.update(f"{model.architecture} {model.temperature} {model.logit_bias} {model.rescale}".encode())
-    for name, value in [*model.named_parameters(), *model.named_buffers()]:
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
 def image_side(models: dict[str, nn.Module]) -> int | None:
     """The size at which the CoDA-Nets' training read its images, None for the data set's own."""
-    sides = {_trained_at(model) for model in models.values() if isinstance(model, CoDANet)}
+    sides = {_trained_at(model) for model in models.values() if isinstance(model, CoDANet | Peer)}
     if len(sides) > 1:
         raise ValueError(f"the models were trained at sizes {sorted(map(str, sides))}: evaluate them one at a time")
     return sides.pop() if sides else None
 
 
-def _trained_at(model: CoDANet) -> int | None:
+def _trained_at(model: CoDANet | Peer) -> int | None:
     """What the header of a file says, which may be anything."""
-    settings = model.provenance.get("settings")
-    side = settings.get("image_size") if isinstance(settings, dict) else None
+    side = _settings(model).get("image_size")
     return side if isinstance(side, int) and side > 0 else None
+
+
+def _settings(model: CoDANet | Peer) -> dict[str, Any]:
+    settings = model.provenance.get("settings")
+    return settings if isinstance(settings, dict) else {}
+
+
+def read_data(
+    models: dict[str, nn.Module],
+    data: str | os.PathLike[str],
+    root: str | os.PathLike[str] | None,
+    image_size: int | None,
+    source: str,
+) -> ImageData:
+    """The images at the size that the models take; of a folder, the part that they were not trained on."""
+    hybrids = [model for model in models.values() if isinstance(model, HybridNet)]
+    place, seed = Path(data).expanduser(), split_seed(models)
+    if hybrids and place.is_dir() and canonical(str(data)) is None:
+        return load_photographs(place, size=image_size or hybrids[0].image_size, seed=seed)
+    return load_data(data, root=root, size=image_size or image_side(models), source=source, seed=seed)
+
+
+def split_seed(models: dict[str, nn.Module]) -> int:
+    """Of the split between training and held-out pictures of a folder, as the models' trainings drew it."""
+    seeds = {_settings(model).get("seed", 0) for model in models.values() if isinstance(model, CoDANet)}
+    if len(seeds) > 1:
+        raise ValueError(
+            f"the models were trained with seeds {sorted(map(str, seeds))}, so that one may have seen what another has "
+            "not: evaluate them one at a time"
+        )
+    seed = seeds.pop() if seeds else 0
+    return seed if isinstance(seed, int) else 0
 
 
 def fitting(label: str, model: nn.Module, data: ImageData, train: bool) -> Pictures:
     """What the model sees of the data, cut to its size; an error if the two do not belong together."""
     split, size = (data.train if train else data.val), None
-    if isinstance(model, CoDANet):
+    if isinstance(model, CoDANet | Peer):
         if model.image_channels != data.channels:
             raise ValueError(
                 f"{label} takes images of {model.image_channels} channels and {data.name} has {data.channels}: use the "
@@ -98,7 +123,7 @@ def fitting(label: str, model: nn.Module, data: ImageData, train: bool) -> Pictu
     return pictures
 
 
-def _cut(label: str, model: CoDANet, data: ImageData) -> tuple[int, int] | None:
+def _cut(label: str, model: CoDANet | Peer, data: ImageData) -> tuple[int, int] | None:
     size = model.image_size
     if size is None or size == data.image_size:
         return None

@@ -8,10 +8,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ..dau import DAUConv2d, NormFactor, Rescale
+from ..dau import DAUConv2d, Rescale
+from ..rescale import NormFactor
 from .architectures import Layer
 from .explanation import Explanation, Target, resolve_targets
 from .linear_map import LinearMap
+from .self_explaining import SelfExplaining
 
 LOGIT_BIAS = math.log(0.1 / 0.9)  # b0: an untrained network gives every class a probability of 0.1
 LOWEST, HIGHEST = -0.5, 1.5  # what an image in [0, 1], noise added, may reach
@@ -27,7 +29,7 @@ def bare(model: nn.Module) -> nn.Module:
     return inner if isinstance(inner, nn.Module) else model
 
 
-class CoDANet(nn.Module):
+class CoDANet(SelfExplaining):
     """Images [N, C, H, W] in [0, 1], or already encoded [N, 2C, H, W], to logits [N, classes].
 
     logits = W(x) x / T + b0, so the contributions W(x) ⊙ x / T of a class add up to its logit less b0. Each class is
@@ -56,6 +58,9 @@ class CoDANet(nn.Module):
         >>> model.explain(torch.rand(2, 3, 8, 8)).pixels.shape
         torch.Size([2, 8, 8])
     """
+
+    encodes = True
+    one_vs_all = True
 
     def __init__(
         self,
@@ -137,9 +142,9 @@ class CoDANet(nn.Module):
     def _checked_images(self, images: Tensor) -> Tensor:
         channels = self.image_channels
         if not isinstance(images, Tensor) or images.ndim != 4 or images.shape[1] not in (channels, 2 * channels):
-            given = f"a tensor of shape {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
+            what = f"a tensor of shape {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
             raise ValueError(
-                f"images are {given}: they must be [N, {channels}, H, W], "
+                f"images are {what}: they must be [N, {channels}, H, W], "
                 f"or [N, {2 * channels}, H, W] if encoded as [x, 1-x]"
             )
         if not images.is_floating_point():
@@ -178,6 +183,10 @@ class CoDANet(nn.Module):
             maps.sum((2, 3), dtype=torch.promote_types(maps.dtype, torch.float32)) / self.temperature + self.logit_bias
         )
 
+    def classify(self, maps: Tensor) -> Tensor:
+        """The logits of the last layer's map, as other networks have it by this name."""
+        return self.pool(maps)
+
     def forward(self, images: Tensor) -> Tensor:
         # without gradients the factors are kept from call to call; with them they are part of the graph
         return self._logits(self.encode(images), None if torch.is_grad_enabled() else self.norm_factors())
@@ -198,9 +207,9 @@ class CoDANet(nn.Module):
         """The logits, and the linear map that made them of the images; differentiable."""
         activations, weights = [self.encode(images).contiguous(memory_format=torch.channels_last)], []
         for layer, factor in zip(self.dau_layers, factors or repeat(None), strict=False):
-            out, made = layer.align(activations[-1], factor)
+            out, dynamic = layer.align(activations[-1], factor)
             activations.append(out)
-            weights.append(made)
+            weights.append(dynamic)
         logits = self.pool(activations[-1])
         return logits, LinearMap(
             self.dau_layers,
@@ -255,6 +264,9 @@ class CoDANet(nn.Module):
             bias=self.logit_bias,
             class_names=self.class_names,
         )
+
+    def own_maps(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        return self.explain(inputs, targets).pixels
 
     def _explained(
         self, encoded: Tensor, targets: Tensor | None, factors: Factors, targets_at_once: int

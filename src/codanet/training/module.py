@@ -15,12 +15,16 @@ from ..data.augmentation import augmentation, erased
 from ..data.tiling import mosaics
 from ..models.hybrid import HybridNet
 from ..models.network import CoDANet
+from ..models.peers import Peer
 from .callbacks import Divergence
 from .compilation import WORTHWHILE, Compiled, has_compiler
 from .loss import at_temperature, class_weights, classification_loss, objective
 from .muon import Muon
 from .schedule import learning_rate_factor, side_at, temperature_at
+from .seam import seam
 from .settings import Settings
+
+TUNING_RATE = 3e-4  # of a backbone that is trained as well, by Adam
 
 
 class Classification(LightningModule):
@@ -42,7 +46,7 @@ class Classification(LightningModule):
         self.fitting: nn.Module = augmentation("centre-crop" if larger else "none", model.image_size or data.image_size)
         self.seconds = 0.0  # spent training, all resumed parts of the run together
         self.counts = torch.zeros(3, dtype=torch.float64)
-        self.found = torch.zeros(2, len(data.classes), dtype=torch.float64)  # of every class: recognised, there
+        self.found = torch.zeros(2, len(data.classes), dtype=torch.float64)  # by class: recognised, there
         power = settings.class_weights
         weights = class_weights(data.train.labels, len(data.classes), power) if power else None
         self.class_weights: Tensor | None
@@ -56,7 +60,7 @@ class Classification(LightningModule):
 
     def _compiles(self) -> bool:
         settings, (height, width) = self.settings, self.model.image_size or self.data.image_size
-        if settings.regularisation or settings.compile == "off":
+        if settings.regularisation or settings.compile == "off" or not isinstance(self.model, CoDANet):
             return False
         stride = self.model.stride if isinstance(self.model, HybridNet) else 1
         worthwhile = settings.epochs * len(self.data.train) * height * width // stride**2 >= WORTHWHILE
@@ -94,7 +98,7 @@ class Classification(LightningModule):
     def scaled(self, images: Tensor) -> Tensor:
         """What a split holds as the network takes it: pixels in [0, 1], or encoded features."""
         if isinstance(self.model, HybridNet) and images.dtype != torch.uint8:
-            return self.model.encode_maps(images)
+            return self.model.encode_maps(seam(self.model, self.settings.finetune).above(images))
         return images.to(self.model.dtype) / 255
 
     def _pictures(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, float]:
@@ -108,7 +112,8 @@ class Classification(LightningModule):
             share = side / min(height, width)
             size = (round(height * share), round(width * share))
             pictures = interpolate(pictures, size, mode="bilinear", antialias=True)
-            temperature *= size[0] * size[1] / (height * width)  # there are so many fewer positions to sum over
+            if getattr(self.model, "sums_positions", True):
+                temperature *= size[0] * size[1] / (height * width)  # there are so many fewer positions to sum over
         together = torch.rand((), generator=generator) < settings.mosaic
         if together and len(pictures) % 4 == 0:
             pictures, labels = mosaics(pictures, labels, self.model.num_classes)
@@ -119,7 +124,7 @@ class Classification(LightningModule):
     def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
         images, labels = batch
         generator = self.generator(index)
-        with torch.no_grad():
+        with torch.set_grad_enabled(self.settings.finetune):  # below the layers there is something to learn, or not
             pictures, labels, temperature = self._pictures(images, labels, generator)
         if self.compiled:
             logits = self.compiled(pictures)
@@ -171,7 +176,12 @@ class Classification(LightningModule):
 
     def configure_optimizers(self) -> Any:
         kind = Muon if self.settings.optimiser == "muon" else torch.optim.Adam
-        optimiser = kind([p for p in self.model.parameters() if p.requires_grad], self.settings.learning_rate)
+        learning = self.model if isinstance(self.model, Peer) else self.model.layers
+        groups: list[dict[str, Any]] = [{"params": list(learning.parameters())}]
+        if self.settings.finetune and isinstance(self.model, HybridNet):
+            tuned = [p for p in self.model.backbone.parameters() if p.requires_grad]
+            groups.append({"params": tuned, "lr": TUNING_RATE, **({"adam": True} if kind is Muon else {})})
+        optimiser = kind(groups, self.settings.learning_rate)
         steps = max(1, int(self.trainer.estimated_stepping_batches))
         per_epoch = max(1, math.ceil(steps / self.settings.epochs))
 

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lightning
 import torch
@@ -31,6 +31,7 @@ from ..data import ImageData, held_out, load_data
 from ..data.augmentation import augmentation
 from ..models.hybrid import HybridNet
 from ..models.network import CoDANet
+from ..models.peers import PEERS, create_peer
 from ..models.weights import save
 from ..models.zoo import create_model
 from .callbacks import Checkpoints, ContributionMaps, Lines, training_bar
@@ -52,7 +53,7 @@ class Result:
     epochs: int
     hours: float
     settings: Settings
-    recall: dict[str, float] = dataclasses.field(default_factory=dict)  # of every class, on the validation images
+    recall: dict[str, float] = dataclasses.field(default_factory=dict)  # for every class, on the validation images
 
 
 def _writable(folder: Path, needed: int) -> None:
@@ -109,8 +110,11 @@ def _silence(line: str) -> None:
 
 def _check(settings: Settings, folder: Path) -> None:
     """What can be said before any data are fetched."""
-    with torch.device("meta"):
-        create_model(settings.model, rescale=settings.rescale, temperature=settings.temperature)
+    if settings.model in PEERS:
+        _check_peer(settings)
+    else:
+        with torch.device("meta"):
+            create_model(settings.model, rescale=settings.rescale, temperature=settings.temperature)
     augmentation(settings.augmentation, 32)
     if settings.backbone:
         check_backbone(settings)
@@ -123,11 +127,32 @@ def _check(settings: Settings, folder: Path) -> None:
     _writable(folder, 0)
 
 
+def _check_peer(settings: Settings) -> None:
+    """What only a CoDA-Net can be told."""
+    given = {"backbone": settings.backbone, "start": settings.start, "temperature": settings.temperature}
+    given |= {"regularisation": settings.regularisation, "temperature_from": settings.temperature_from}
+    if settings.rescale != "sq":
+        given["rescale"] = settings.rescale
+    if wrong := [name for name, value in given.items() if value]:
+        raise ValueError(f"{settings.model} is a peer of CoDA-Nets, which has no {wrong[0]}: leave it out")
+    if settings.optimiser == "muon":
+        raise ValueError(f"muon is for the filters of CoDA-Nets, and {settings.model} is a peer: choose adam")
+
+
 def _build(settings: Settings, data: ImageData) -> CoDANet:
     side = 240 if settings.augmentation == "imagenet" else None  # a window of what is read at 256
     torch.manual_seed(settings.seed)
     if settings.backbone:
         return build(settings, data)
+    if settings.model in PEERS:
+        peer = create_peer(
+            settings.model,
+            num_classes=len(data.classes),
+            image_channels=data.channels,
+            image_size=(side, side) if side else data.image_size,
+            class_names=data.classes,
+        )
+        return cast(CoDANet, peer)  # it has what training asks for
     return create_model(
         settings.model,
         num_classes=len(data.classes),
@@ -270,12 +295,12 @@ def train_all(
 
 def _run(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
     _check(settings, folder)
-    if rank_zero_only.rank:  # of several processes, the first holds the folder for all
+    if rank_zero_only.rank:  # the first of several processes holds the folder for all
         return _alone(name, settings, folder, quiet)
     with alone_in(folder, "the run"):
         for place in (folder, folder / MAPS):
             remove_leftovers(place)
-        for pattern in (".*.ckpt.part", ".probe-*"):  # of a process that was killed: no other is at work here
+        for pattern in (".*.ckpt.part", ".probe-*"):  # left by a process that was killed: no other is at work here
             for left in folder.glob(pattern):
                 left.unlink(missing_ok=True)
         return _alone(name, settings, folder, quiet)
@@ -317,7 +342,7 @@ def _alone(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
     # last, best and one being written, each with Adam's two moments; and the weights
     _writable(folder, 10 * sum(p.numel() * p.element_size() for p in model.parameters()))
     if not rank_zero_only.rank:
-        if checkpoint is None:  # of a run that was killed before it could be taken up
+        if checkpoint is None:  # the run was killed before it could be taken up
             (folder / BEST).unlink(missing_ok=True)
         _write(folder / SETTINGS, json.dumps(described, indent=2))
     started = time.monotonic()
@@ -325,7 +350,7 @@ def _alone(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
         with _threads(settings.threads):
             data = featured(model, data, settings, folder, None if quiet else _say)
         if settings.start is None:
-            calibrate(model, data.train, settings.seed)
+            calibrate(model, data.train, settings)
     module = Classification(model, data, settings, start.stages, say=_silence if quiet else _say)
     module.seconds = time.monotonic() - started
     with _few_words(), _threads(settings.threads):
