@@ -59,7 +59,7 @@ class Classification(LightningModule):
 
     def _compiles(self) -> bool:
         settings, (height, width) = self.settings, self.model.image_size or self.data.image_size
-        if settings.regularisation or settings.compile == "off":
+        if settings.regularisation or settings.compile == "off" or not isinstance(self.model, CoDANet):
             return False
         stride = self.model.stride if isinstance(self.model, HybridNet) else 1
         worthwhile = settings.epochs * len(self.data.train) * height * width // stride**2 >= WORTHWHILE
@@ -111,7 +111,8 @@ class Classification(LightningModule):
             share = side / min(height, width)
             size = (round(height * share), round(width * share))
             pictures = interpolate(pictures, size, mode="bilinear", antialias=True)
-            temperature *= size[0] * size[1] / (height * width)  # there are so many fewer positions to sum over
+            if getattr(self.model, "sums_positions", True):
+                temperature *= size[0] * size[1] / (height * width)  # there are so many fewer positions to sum over
         together = torch.rand((), generator=generator) < settings.mosaic
         if together and len(pictures) % 4 == 0:
             pictures, labels = mosaics(pictures, labels, self.model.num_classes)
