@@ -146,7 +146,7 @@ def region(reading: Reading, target: int, versus: int | None, box: Box | None) -
     main = equation(reading.parts(box, target, versus), box)
     if reading.exact_for:
         main += (
-            f'<p class="hint">These sums are {text(reading.exact_for)}: each feature is shown, and counted, evenly over '
+            f'<p class="hint">These sums are {text(reading.exact_for)}: a feature is shown, and counted, evenly over '
             "its square of pixels.</p>"
         )
     if box is None:
