@@ -15,6 +15,7 @@ from ..data.augmentation import augmentation, erased
 from ..data.tiling import mosaics
 from ..models.hybrid import HybridNet
 from ..models.network import CoDANet
+from ..models.peers import Peer
 from .callbacks import Divergence
 from .compilation import WORTHWHILE, Compiled, has_compiler
 from .loss import at_temperature, class_weights, classification_loss, objective
@@ -175,7 +176,8 @@ class Classification(LightningModule):
 
     def configure_optimizers(self) -> Any:
         kind = Muon if self.settings.optimiser == "muon" else torch.optim.Adam
-        groups: list[dict[str, Any]] = [{"params": list(self.model.layers.parameters())}]
+        learning = self.model if isinstance(self.model, Peer) else self.model.layers
+        groups: list[dict[str, Any]] = [{"params": list(learning.parameters())}]
         if self.settings.finetune and isinstance(self.model, HybridNet):
             tuned = [p for p in self.model.backbone.parameters() if p.requires_grad]
             groups.append({"params": tuned, "lr": TUNING_RATE, **({"adam": True} if kind is Muon else {})})

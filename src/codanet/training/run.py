@@ -135,6 +135,8 @@ def _check_peer(settings: Settings) -> None:
         given["rescale"] = settings.rescale
     if wrong := [name for name, value in given.items() if value]:
         raise ValueError(f"{settings.model} is a peer of CoDA-Nets, which has no {wrong[0]}: leave it out")
+    if settings.optimiser == "muon":
+        raise ValueError(f"muon is for the filters of CoDA-Nets, and {settings.model} is a peer: choose adam")
 
 
 def _build(settings: Settings, data: ImageData) -> CoDANet:
@@ -175,7 +177,7 @@ def _few_words() -> Iterator[None]:
                 "ignore",
                 message=".*(num_workers|does not have many workers|log(ging)? interval|in eval mode at the start).*",
             )
-            warnings.filterwarnings("ignore", message=".*LeafSpec.*|.*isinstance.treespec.*")
+            warnings.filterwarnings("ignore", message=".*LeafSpec.*|.*isinstance.treespec.*|.*_prims_common.check.*")
             yield
     finally:
         logger.setLevel(before)
