@@ -17,6 +17,7 @@ from pathlib import Path
 
 PATIENCE = 90.0  # seconds; longer than that is a hang
 TEMPORARY = "tmp"
+KEPT = ("torchinductor", ".ses")  # by torch and onnxruntime, for good
 MOST_MEMORY = 3 * 2**30  # bytes resident
 
 
@@ -119,5 +120,5 @@ def leftovers(folder: Path) -> list[str]:
         for path in folder.rglob("*")
         if path.name.startswith((".codanet", ".tmp", ".probe", ".last", ".best"))
         or path.name.endswith(".part")
-        or (path.parent.name == TEMPORARY and not path.name.startswith("torchinductor"))  # torch keeps a cache there
+        or (path.parent.name == TEMPORARY and not path.name.startswith(KEPT))
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -60,7 +61,7 @@ def download(port: int) -> int:
     try:
         fetch(f"http://127.0.0.1:{port}/x", Path("why.bin"), sha256=hashlib.sha256(BYTES).hexdigest(), progress=False)
     except DataError as error:
-        print(error, flush=True)
+        print(error, file=sys.stderr, flush=True)
         return 2
     return 0
 

@@ -1,5 +1,6 @@
 """`codanet export`."""
 
+from .._support.messages import plain
 from .parser import Parser
 
 ABOUT = """\
@@ -28,9 +29,12 @@ def parser() -> Parser:
 
 def main(arguments: list[str]) -> int:
     given = parser().parse(arguments)
+    from .._support.files import check_apart, expanded
     from ..export import export
+    from ..models.weight_files import weights_file
     from ..models.weights import load
 
+    check_apart(expanded(given.output), [weights_file(given.model)], "exported")
     made = export(
         load(given.model),
         given.output,
@@ -41,7 +45,7 @@ def main(arguments: list[str]) -> int:
         half=given.half,
     )
     found = made.differences
-    print(f"{made.path}  {made.bytes / 1e6:.1f} MB")
+    print(plain(f"{made.path}  {made.bytes / 1e6:.1f} MB"))
     print(
         f"compared with PyTorch on {found.images} images: logits within {found.logits:.0e}, contributions within "
         f"{found.maps:.0e} of the largest; they add up to the logits within {found.sums:.0e}"

@@ -1,5 +1,6 @@
 """`codanet page`."""
 
+from .._support.messages import plain
 from .parser import Parser
 
 ABOUT = """\
@@ -22,15 +23,19 @@ def parser() -> Parser:
 
 def main(arguments: list[str]) -> int:
     given = parser().parse(arguments)
+    from .._support.files import check_apart, expanded
     from ..data import load_data
     from ..export.page import page
     from ..models.labels import short_name
+    from ..models.weight_files import weights_file
     from ..models.weights import load
 
+    check_apart(expanded(given.output), [weights_file(name) for name in given.models], "shown")
     models = {short_name(name, given.models): load(name) for name in given.models}
     data = load_data(given.examples) if given.examples else None
     made = page(models, given.output, data=data, half=given.half)
     for name, found in made.differences.items():
-        print(f"{name}: logits within {found.logits:.0e} of PyTorch's, contributions within {found.maps:.0e}")
-    print(f"{made.path}  {made.bytes / 1e6:.1f} MB: open it in a browser")
+        words = f"{name}: logits within {found.logits:.0e} of PyTorch's, contributions within {found.maps:.0e}"
+        print(plain(words))
+    print(plain(f"{made.path}  {made.bytes / 1e6:.1f} MB: open it in a browser"))
     return 0

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from codanet._support.errors import DataError
 from codanet._support.files import replacing
+from codanet._support.limits import read_json
 
 LIMIT_BYTES = 4 * 2**30
 VERSION = 1
@@ -48,7 +49,8 @@ class FeatureCache:
     def _opened(self) -> tuple[NDArray[np.float16], NDArray[np.uint64]]:
         described = self.folder / "index.json"
         if self.folder.exists() and not self._fits(described):
-            warnings.warn(f"the features in '{self.folder}' are of other settings and are made again", stacklevel=4)
+            if described.exists():  # else a killed process had only just begun
+                warnings.warn(f"the features in '{self.folder}' are of other settings and are made again", stacklevel=4)
             self.remove()
         new = not described.is_file()
         try:
@@ -61,6 +63,7 @@ class FeatureCache:
                 with replacing(described) as part:
                     part.write_text(json.dumps(self._index, indent=2), encoding="utf-8")
         except OSError as error:
+            self.remove()
             needed = int(np.prod(self.shape)) * NUMBER.itemsize / 2**20
             raise DataError(
                 f"The features need {needed:.0f} MiB in '{self.folder}' ({error.strerror}): make room, ask for fewer "
@@ -72,7 +75,7 @@ class FeatureCache:
 
     def _fits(self, described: Path) -> bool:
         try:
-            return bool(json.loads(described.read_text(encoding="utf-8")) == self._index)
+            return bool(read_json(described) == self._index)
         except (OSError, ValueError):
             return False
 

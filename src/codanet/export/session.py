@@ -16,6 +16,7 @@ def opened(path: Path) -> Any:
     """An onnxruntime session of the file, with as many threads as PyTorch has."""
     import onnxruntime
 
+    onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3  # errors: it warns of shapes that are free on purpose

@@ -5,17 +5,19 @@ from __future__ import annotations
 import copy
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from .._support.extras import optional
-from .._support.files import replacing
+from .._support.files import expanded, replacing
 from .._support.messages import nearest, reason
 from .._support.version import __version__
+from ..models.hybrid import HybridNet
 from ..models.network import CoDANet, bare
+from ..models.weights import check_sizes
 from .check import Differences, Run, check_images, compare
 
 FORMATS = ("onnx", "pt2")
@@ -64,7 +66,7 @@ def export(
         >>> codanet.export(codanet.load("cifar10"), "cifar10.onnx").differences.small
         True
     """
-    path, format = _checked_path(Path(path), format, half)
+    path, format = _checked_path(expanded(path), format, half)
     net = copy.deepcopy(exportable(model)).cpu().float().eval().requires_grad_(False)
     sides = _checked_size(size, net)
     images = check_images(net, sides)
@@ -153,6 +155,11 @@ def exportable(model: nn.Module) -> CoDANet:
     inner = bare(model)
     if not isinstance(inner, CoDANet):
         raise ValueError(f"a {type(inner).__name__} was given: only a CoDANet has its explanation in its graph")
+    if isinstance(inner, HybridNet):
+        raise ValueError(
+            f"a model on {inner.backbone_name} was given, whose explanation begins at the features: only models that "
+            "see pixels are exported"
+        )
     if not isinstance(inner.rescale, str):
         raise ValueError("this model rescales with a function, which a graph cannot hold: use 'sq', 'l2' or 'l1'")
     return inner
@@ -175,6 +182,7 @@ def _checked_size(size: int | tuple[int, int] | None, model: CoDANet) -> tuple[i
     sides = (size, size) if isinstance(size, int) else tuple(size)
     if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
         raise ValueError(f"size is {size!r}: give the height and width in pixels, or None for any")
+    check_sizes([asdict(layer) for layer in model.architecture], sides)
     height, width = sides
     for layer in model.dau_layers:
         height, width = layer.output_size(height, width)

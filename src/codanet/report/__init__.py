@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._support.files import file_digest, replacing
+from .._support.files import expanded, file_digest, replacing
 from .._support.html import text
 from .._support.progress import progress_bar
 from .._support.version import __version__
@@ -59,12 +59,12 @@ def report(
     `folder` is what `codanet evaluate` or `codanet train` left. The confusion matrix and the decisions need the images:
     they are taken from where the run had them, from `root`, or from the cache; nothing is downloaded.
     """
-    folder = Path(folder)
+    folder = expanded(folder)
     what = kind(folder)
-    path = Path(output) if output is not None else folder / "report.html"
+    path = expanded(output) if output is not None else folder / "report.html"
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the name of a file, such as {path / 'report.html'}")
-    place = None if root is None else Path(root)
+    place = None if root is None else expanded(root)
     name = folder.resolve().name
     body = _evaluation(folder, place, quiet) if what == "evaluation" else _run(folder, place, quiet)
     title = f"{name}: {'evaluation' if what == 'evaluation' else 'training run'}"

@@ -9,6 +9,7 @@ import platform
 import shutil
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -120,7 +121,6 @@ def _check(settings: Settings, folder: Path) -> None:
             f"the output {folder} lies inside the pictures {settings.data} and would be taken for a class of them: "
             "choose an --output outside"
         )
-    _writable(folder, 0)
 
 
 def _build(settings: Settings, data: ImageData) -> CoDANet:
@@ -142,10 +142,14 @@ def _build(settings: Settings, data: ImageData) -> CoDANet:
 
 @contextlib.contextmanager
 def _few_words() -> Iterator[None]:
-    """Lightning's advice is kept off the terminal; its warnings are not."""
+    """Lightning's advice is kept off the terminal; its warnings are not.
+
+    Nor does a thread that cannot write its log show a traceback: the run itself ends with the error.
+    """
     logger = logging.getLogger("lightning.pytorch")
-    before = logger.level
+    before, hook = logger.level, threading.excepthook
     logger.setLevel(logging.WARNING)
+    threading.excepthook = lambda args: None if issubclass(args.exc_type, OSError) else hook(args)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings(
@@ -156,6 +160,7 @@ def _few_words() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(before)
+        threading.excepthook = hook
 
 
 @contextlib.contextmanager
@@ -264,12 +269,15 @@ def train_all(
         recipe = dataclasses.replace(recipe, sweep=None)
     recipe = dataclasses.replace(recipe, settings=changed(recipe.settings, changes))
     folder = Path(output) if output is not None else Path("runs") / recipe.name
-    for part, settings in recipe.runs():
-        yield _run(recipe.name, settings, folder / part if part else folder, quiet)
+    runs = [(folder / part if part else folder, settings) for part, settings in recipe.runs()]
+    for place, settings in runs:  # a mistake in the last is said before the first
+        _check(settings, place)
+    for place, settings in runs:
+        yield _run(recipe.name, settings, place, quiet)
 
 
 def _run(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
-    _check(settings, folder)
+    _writable(folder, 0)
     if rank_zero_only.rank:  # of several processes, the first holds the folder for all
         return _alone(name, settings, folder, quiet)
     with alone_in(folder, "the run"):
