@@ -3,8 +3,16 @@
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
+
+from mkdocs.plugins import get_plugin_logger
+from mkdocs.structure.files import File, Files
+
+log = get_plugin_logger("codanet")
+PAGE = "why.html"  # `codanet page`, made with the site and kept nowhere else
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
@@ -18,9 +26,9 @@ def models() -> str:
     import codanet
 
     with torch.device("meta"):
-        made = [codanet.create_model(name) for name in codanet.list_models()]
+        untrained = [codanet.create_model(name) for name in codanet.list_models()]
     rows = []
-    for model in made:
+    for model in untrained:
         parameters = sum(each.numel() for each in model.parameters())
         size = "x".join(map(str, model.image_size or ("any",)))
         rows.append((f"`{model.name}`", f"{parameters / 1e6:.2f} M", len(model.layers), size, f"{model.temperature:g}"))
@@ -85,9 +93,38 @@ def commands() -> str:
     return "\n\n".join(parts)
 
 
+def page() -> str:
+    """The page in which the shipped models explain pictures, or why it is not there."""
+    if not has_page:
+        return "*The page was left out when this site was made: its engine could not be fetched.*"
+    picture = "![The page: a picture under its contribution map, and the classes beside it](images/page.png)"
+    return f"[Open the page]({PAGE}){{ .md-button .md-button--primary }}\n\n[{picture}]({PAGE})"
+
+
 TABLES: dict[str, Callable[[], str]] = {
-    made.__name__: made for made in (models, pretrained, methods, metrics, data_sets, recipes, settings, commands)
+    part.__name__: part for part in (models, pretrained, methods, metrics, data_sets, recipes, settings, commands, page)
 }
+has_page = False
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the page; without its engine the site is whole but for it."""
+    global has_page
+    import codanet
+    from codanet.data import DataError
+    from codanet.export.page import page as write
+
+    models = {name: codanet.load(name) for name in codanet.list_models(pretrained=True)}
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            content = write(models, Path(scratch) / PAGE).path.read_bytes()
+        except DataError as error:
+            log.info(f"without {PAGE}: {error}")
+            has_page = False
+            return files
+    files.append(File.generated(config, PAGE, content=content))
+    has_page = True
+    return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

@@ -7,6 +7,7 @@ import captum.attr
 import pytest
 import torch
 import torch.nn.functional as F
+from skimage.transform import resize
 from torch import nn
 
 from classifiers import CLASSES, MODELS, SIZE, close, cnn, coda, made, pictures, resnet, settings
@@ -251,7 +252,7 @@ def test_gradcam_finds_the_last_map_before_pooling(model, layer):
 
 
 def plain_rise(probability, image, settings, seed):
-    """RISE as published, one mask after the other."""
+    """RISE as published, one mask after the other, each enlarged by skimage."""
     generator = torch.Generator().manual_seed(seed)
     height, width = image.shape[1:]
     grids = torch.rand(settings.masks, settings.cells, settings.cells, generator=generator) < settings.probability
@@ -260,8 +261,8 @@ def plain_rise(probability, image, settings, seed):
     total = torch.zeros(height, width).double()
     for number, (top, left) in enumerate(zip(*shifts, strict=True)):
         size = [(settings.cells + 1) * cell for cell in cells]
-        large = F.interpolate(grids[number][None, None].double(), size, mode="bilinear")[0, 0]
-        mask = large[top : top + height, left : left + width]
+        large = resize(grids[number].double().numpy(), size, order=1, mode="reflect", anti_aliasing=False)
+        mask = torch.from_numpy(large)[top : top + height, left : left + width]
         total += probability(image * mask) * mask
     return total / settings.masks / settings.probability
 

@@ -106,7 +106,7 @@ def workplace(tmp_path, monkeypatch):
     monkeypatch.setattr("codanet.export.page.page", note(SimpleNamespace(**made, differences={"one": same})))
     monkeypatch.setattr("codanet.data.load_data", lambda name: None)
     load = codanet.load
-    monkeypatch.setattr("codanet.models.weights.load", lambda name: load("model.safetensors"))
+    monkeypatch.setattr("codanet.export.load", lambda name: load("model.safetensors"))
     return asked
 
 

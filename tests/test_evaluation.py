@@ -11,6 +11,7 @@ from PIL import Image
 from torch import nn
 
 import codanet
+from codanet._support.crew import Place, crew_in
 from codanet.attribution import METHODS, MethodSpec, NotFinite, attribute, has_sign, method_title, settings_of
 from codanet.cli import main
 from codanet.data import ImageData, MemorySplit, load_data
@@ -19,7 +20,8 @@ from codanet.data.split import FolderSplit
 from codanet.evaluation import evaluate, load_models, measurement
 from codanet.evaluation.methods import choose_methods
 from codanet.evaluation.models import model_digest
-from codanet.evaluation.records import LINES
+from codanet.evaluation.published import Published
+from codanet.evaluation.records import LINES, Record, Records
 from codanet.metrics import METRICS, Metric, Scores, contributions, predictions, register_metric, removal
 from codanet.models.labels import short_name
 from codanet.models.network import CoDANet, Layer
@@ -558,7 +560,7 @@ def test_command_line(digits, tmp_path, monkeypatch, capsys):
         (["evaluate", "m.safetensors"], "--data"),
         (["evaluate", "m.safetensors", "--data", "digits"], "m.safetensors"),
         (["evaluate", "m.safetensors", "--data", "digits", "--metric", "box"], "unknown option '--metric'"),
-        (["evaluate", "m.safetensors", "--data", "digits", "--grids", "0"], "0 is not above 0"),
+        (["evaluate", "m.safetensors", "--data", "digits", "--grids", "0"], "'0' is not above 0"),
         (["evaluate", "m.safetensors", "--data", "digits", "--methods", "grat"], "did you mean 'grad'"),
     ],
 )
@@ -568,3 +570,30 @@ def test_mistakes_on_the_command_line(words, answer, tmp_path, monkeypatch, caps
     err = capsys.readouterr().err
     assert answer in err
     assert "Traceback" not in err
+
+
+def test_sure_images_keep_their_order_on_disk(tmp_path):
+    """Log-odds that differ by their last bit, of probabilities that are all 1.0 in float32 and some in float64."""
+    odds = torch.tensor([20.0, np.nextafter(20.0, 21), 40.0, np.nextafter(40.0, 41), 17.5], dtype=torch.float64)
+    assert len(set(odds.sigmoid().float().tolist())) == 1
+    number = torch.arange(5)
+    scores = predictions.Predictions(number, torch.zeros(5).long(), torch.zeros(5, 2).double(), odds).scores()
+    with crew_in(tmp_path, "the test", Place()) as crew:
+        Records(crew, {"models": {}}).add([Record("m", "", 0, scores)])
+        read = Records(crew, {"models": {}}).scores(("m", "", "accuracy"))
+    assert torch.equal(read.extras["log_odds"], odds)
+    assert predictions.confident_images(read) == {0: [3, 2, 1, 0, 4]}
+
+
+def test_published_occlusion_stands_beside_windows_of_its_own_width():
+    entry = {"mean": 0.5, "q25": 0.4, "median": 0.5, "q75": 0.6}
+    published = Published(
+        {"localisation": {"T=4": {"Occ5": entry, "Occ9": {**entry, "mean": 0.75}}}, "pixel_removal": {}}
+    )
+    model = CoDANet([Layer(3, 2)], image_size=8, temperature=4)
+    means = {
+        name: published.mean("localisation", model, name)
+        for name in ("occlusion5:window=4:space=image", "occlusion9:window=8", "occlusion5", "occlusion9:space=image")
+    }
+    assert list(means.values())[:2] == [0.5, 0.75]
+    assert all(np.isnan(list(means.values())[2:]))

@@ -1,5 +1,6 @@
 """Exported files say what the model says, in onnxruntime and as torch.export's programs, and refuse in words."""
 
+import dataclasses
 import json
 import os
 import re
@@ -92,6 +93,8 @@ def test_metadata(tmp_path):
     assert found == {
         "codanet": codanet.__version__,
         "name": "little",
+        "layers": [dataclasses.asdict(layer) for layer in model.architecture],
+        "bias": True,
         "class_names": ["a", "b", "ü", "d"],
         "image_size": [9, 9],
         "image_channels": 3,
@@ -115,6 +118,14 @@ def test_what_a_graph_cannot_refuse(tmp_path):
     for wrong in (np.zeros((1, 1, 9, 9), np.float32), np.zeros((1, 3, 8, 9), np.float32)):
         with pytest.raises(Exception, match="image"):
             run(path, wrong, [0])
+
+
+def test_one_image_with_several_targets(tmp_path):
+    model, image = tiny(), torch.rand(1, 3, 9, 9)
+    logits, pixels = run(codanet.export(model, tmp_path / "model.onnx").path, image, [2, 0, -1])
+    best = int(model(image).argmax())
+    assert logits.shape == (1, 4)
+    np.testing.assert_allclose(pixels, model.explain(image, [[2, 0, best]]).pixels[0], atol=1e-6)
 
 
 def test_half_precision_costs_what_it_says(tmp_path):

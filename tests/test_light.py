@@ -80,6 +80,7 @@ def test_the_names_of_the_help_are_those_of_the_registries():
     from codanet.benchmarks.bench import MODELS
     from codanet.data import list_data
     from codanet.evaluation import METHODS_OF_THE_PAPER, METRICS_OF_THE_PAPER
+    from codanet.export import FORMATS
     from codanet.metrics import FAMILIES, METRICS
     from codanet.metrics.metric import POINTS
     from codanet.plot import PALETTES, STYLES
@@ -94,6 +95,7 @@ def test_the_names_of_the_help_are_those_of_the_registries():
     assert tuple(PALETTES) == names.PALETTES
     assert tuple(STYLES) == names.STYLES
     assert tuple(MODELS) == names.BENCH_MODELS
+    assert tuple(FORMATS) == names.EXPORT_FORMATS
 
 
 def test_import_codanet_is_light():

@@ -508,11 +508,12 @@ def test_registry():
         assert metric.name == name
         with pytest.raises(ValueError, match="choose a name that is new"):
             register_metric(metric)
-    for name in ("removal", "", "a,b"):
+    for name in ("removal", "", "a,b", "quantus:mine"):
         with pytest.raises(ValueError, match="choose a name that is new"):
             register_metric(replace(METRICS["box"], name=name))
     better = {name for name, metric in METRICS.items() if metric.higher_is_better}
-    assert better == {"accuracy", "localisation", "removal-least", "insertion", "box"}
+    of_others = {"pointing", "pointing-box", "difull", "dipart"}
+    assert better == {"accuracy", "localisation", "removal-least", "insertion", "box", *of_others}
     assert METRICS["localisation"].usual_number("cifar10") == 500
     assert METRICS["localisation"].usual_number("digits") == 250
     assert METRICS["box"].usual_number("digits") == 1024

@@ -10,7 +10,12 @@ from torch import nn
 
 from codanet import CoDANet
 from codanet.attribution import Occlusion, attribute
+from codanet.data import ImageData, MemorySplit
+from codanet.data.pictures import Pictures
+from codanet.evaluation import evaluate
 from codanet.integrations.quantus import explain_func, quantus_scores
+from codanet.metrics import find_metric
+from codanet.metrics.quantus import quantus_names
 from codanet.models.network import Layer
 
 quantus = pytest.importorskip("quantus")
@@ -98,9 +103,77 @@ def test_bad_input_is_answered_in_words(monkeypatch):
 
     def without(name, *arguments):
         if name == "quantus":
-            raise ImportError
+            raise ModuleNotFoundError(name=name)
         return plain(name, *arguments)
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ValueError, match=r"pip install 'codanet\[quantus\]'"):
         quantus_scores(metric, model, images)
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        quantus.PixelFlipping(
+            features_in_step=SIZE, perturb_baseline=0.0, return_auc_per_sample=True, disable_warnings=True
+        ),
+        quantus.IROF(perturb_baseline=0.0, return_aggregate=False, disable_warnings=True),
+        quantus.SmoothMPRT(nr_samples=3, return_average_correlation=True, disable_warnings=True),
+    ],
+    ids=lambda metric: type(metric).__name__,
+)
+def test_metrics_that_need_mending_work_on_encoded_images(metric):
+    """numpy without trapz, a mask of one channel, maps asked of Quantus instead of the function given to it."""
+    scores = quantus_scores(metric, coda(), torch.rand(2, 3, SIZE, SIZE))
+    assert np.asarray(scores).shape == (2,)
+    assert np.isfinite(scores).all()
+
+
+def test_the_area_under_a_known_curve():
+    metric = quantus.PixelFlipping(
+        features_in_step=36, perturb_baseline=0.0, return_auc_per_sample=True, disable_warnings=True
+    )
+    area = quantus_scores(metric, Brightness(), torch.ones(1, 3, SIZE, SIZE), 2, "ixg")
+    np.testing.assert_allclose(area, 2.0, atol=1e-6)  # of 2, 1, 0, 0, …
+
+
+def test_equality_of_floating_point_sums_is_refused():
+    with pytest.raises(ValueError, match="take the metric completeness"):
+        quantus_scores(quantus.Completeness(disable_warnings=True), coda(), torch.rand(1, 3, SIZE, SIZE))
+    with pytest.raises(ValueError, match="take the metric completeness"):
+        find_metric("quantus:completeness")
+
+
+def test_any_metric_by_its_name():
+    names = quantus_names()
+    assert {"pixel-flipping", "irof", "smooth-mprt", "auc", "top-k-intersection", "sparseness"} <= set(names)
+    assert len(names) >= 35
+    metric = find_metric("quantus:pixel-flipping:features_in_step=36")
+    assert not metric.higher_is_better
+    assert "features_in_step = 36" in metric.about
+    assert find_metric("quantus:sparseness").higher_is_better
+    with pytest.raises(ValueError, match="did you mean 'pixel-flipping'"):
+        find_metric("quantus:pixel-fliping")
+    with pytest.raises(ValueError, match="no setting 'features': did you mean 'features_in_step'"):
+        find_metric("quantus:pixel-flipping:features=3")
+
+
+def test_an_evaluation_by_quantus(tmp_path, capsys):
+    """The same numbers as by hand, NaN as failed samples, and what does not fit left out in a sentence."""
+    images = (torch.rand(20, 3, SIZE, SIZE) * 255).byte()
+    split = MemorySplit(images, torch.arange(20) % 4)
+    data = ImageData("planted", tuple("abcd"), split, split, (SIZE, SIZE), 3, "0" * 64)
+    model = coda().eval()
+    named = ["quantus:sparseness", "quantus:input-invariance", "quantus:relative-input-stability:nr_samples=2"]
+    results = evaluate({"m": model}, data, ["contributions"], named, tmp_path, images=20)
+    row = results.row("m", "contributions", "quantus:sparseness")
+    assert (row.n, row.failed, row.higher_is_better) == (20, 0, True)
+    scores = results.scores["m", "contributions", "quantus:sparseness"].values
+    order = Pictures(split).sample(20, 20, 0)
+    metric = quantus.Sparseness(disable_warnings=True)
+    by_hand = quantus_scores(metric, model, images[order] / 255, split.labels[order])
+    np.testing.assert_allclose(scores, by_hand, atol=1e-6)
+    assert any("input-invariance cannot be measured (NotImplementedError" in remark for remark in results.remarks)
+    stability = results.row("m", "contributions", "quantus:relative-input-stability:nr_samples=2")
+    assert stability.failed == stability.notes.get("Quantus gives no finite number", 0)
+    assert "Sparseness of Quantus" in (tmp_path / "table.md").read_text()

@@ -120,8 +120,8 @@ def test_a_run_becomes_a_page(a_run):
     assert "accuracy on 30 held-out images, 95% interval 83.3% to 99.4%" in page.plain
     for title in ("Sure and right", "Sure and wrong", "Confusion", "Training", "Maps as training went on"):
         assert title in page.plain
-    # three right decisions with a map each, one wrong with two, curves, two pictures of maps
-    assert page.tags.count("img") == 3 * 2 + 3 + 1 + 2
+    # three right decisions with a map each, one wrong with two, calibration, curves, two pictures of maps
+    assert page.tags.count("img") == 3 * 2 + 3 + 1 + 1 + 2
     cells = re.findall(r"<td class='(right|wrong)'[^>]*>(\d*)</td>", page.text)
     counts = np.array([int(count or 0) for _, count in cells]).reshape(3, 3)
     heads = re.findall(r"<th scope='(?:col|row)'>(?:<span>)?(\w+)", page.text)

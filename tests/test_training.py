@@ -20,6 +20,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import codanet
+from codanet.data import load_data
+from codanet.data.split import held_out
 from codanet.training import train
 from codanet.training.callbacks import Divergence
 from codanet.training.run_files import BEST, LAST
@@ -435,3 +437,19 @@ def test_stages_add_up(pictures, tmp_path):
         train(
             pictures, tmp_path / "sixth", quiet=True, start=str(second.weights), **settings | {"model": "s_coda_r1_8"}
         )
+
+
+def test_held_out_training_images_take_the_place_of_the_test_images(tmp_path):
+    result = train("digits", tmp_path, quiet=True, epochs=1, holdout=200)
+    provenance = codanet.load(result.weights).provenance
+    assert provenance["val_held_out_of_training"] is True
+    assert provenance["val_images"] == pytest.approx(200, abs=10)  # the same share of every class, rounded
+    whole, part = load_data("digits"), held_out(load_data("digits"), 200, 0)
+    assert len(part.train) + len(part.val) == len(whole.train)
+    pixels = {bytes(image.numpy().tobytes()) for image in part.train.images}
+    assert not any(image.numpy().tobytes() in pixels for image in part.val.images[:50])
+    shares = part.val.labels.bincount() / whole.train.labels.bincount()
+    assert float(shares.max() - shares.min()) < 0.01
+    for number in (-1, len(whole.train)):
+        with pytest.raises(ValueError, match="held out|negative"):
+            train("digits", tmp_path / "other", quiet=True, holdout=number)

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 import codanet
 from codanet import create_model
 from codanet.benchmarks.algorithm1 import Algorithm1Net
+from codanet.models.architectures import Architecture, Layer
 
 
 @pytest.fixture
@@ -129,6 +130,23 @@ def test_import_of_the_published_layout(name, bias, tmp_path):
         again = codanet.import_state_dict(source)
         assert again.name == name
         assert torch.equal(again(x), model(x))
+
+
+def test_import_keeps_float64_and_places_layers_by_their_names(tmp_path):
+    """Eleven layers, so that 10 comes after 9, listed backwards, named as the published code and DataParallel do."""
+    layers = (*(Layer(6, 2) for _ in range(10)), Layer(3, 2, 1))
+    with codanet.register_model("eleven", Architecture(layers, image_size=8, temperature=2)):
+        model = create_model("eleven").double()
+        state = published(model)
+        named = {key.replace("network.", "module.").replace("wei", "weight_mod.wei", 1): state[key] for key in state}
+        torch.save(dict(reversed(named.items())), tmp_path / "model_epoch_200.pkl")
+        x = torch.rand(2, 3, 8, 8, dtype=torch.float64)
+        for source in (dict(reversed(named.items())), tmp_path / "model_epoch_200.pkl"):
+            again = codanet.import_state_dict(source, "eleven")
+            assert again.dtype == torch.float64
+            assert torch.equal(again(x), model(x))
+        halves = codanet.import_state_dict({key: value.half() for key, value in named.items()}, "eleven")
+        assert halves.dtype == torch.float32
 
 
 def test_import_refuses_what_it_does_not_know(tmp_path):

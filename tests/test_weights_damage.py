@@ -115,8 +115,3 @@ def test_claims_of_hybrids_are_checked_before_work(hybrid, tmp_path, change, wor
     save_file(tensors, path, {"codanet": json.dumps(header)})
     with pytest.raises(ValueError, match=words):
         codanet.load(path)
-
-
-def test_hybrids_are_not_exported_in_part(hybrid, tmp_path):
-    with pytest.raises(ValueError, match="on resnet56 was given, whose explanation begins at the features"):
-        codanet.export(codanet.load(hybrid), tmp_path / "model.onnx")

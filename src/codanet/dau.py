@@ -13,7 +13,7 @@ with w_j = scale_j u_j. All of it is plain PyTorch, so autograd, torch.func, tor
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,16 +21,9 @@ from torch.nn.functional import conv2d, conv_transpose2d
 from torch.utils.checkpoint import checkpoint
 
 from ._support.numbers import check_whole
-from .rescale import Rescaling, rescaling
+from .rescale import NormFactor, Rescaling, norm_factor, rescaling
 
 Rescale = str | Callable[[Tensor], Tensor]
-
-
-class NormFactor(NamedTuple):
-    """What gives the norms ‖u_j‖ = s_j ‖F_jᵀz‖ of a layer: a function of its parameters alone."""
-
-    matrix: Tensor  # F [R, m, n]: Cholesky factors L / s (m = R), or for the 1-norm Â / s itself (m = d)
-    size: Tensor  # s [n], taken out so that squares neither overflow nor vanish
 
 
 class DynamicWeights(NamedTuple):
@@ -41,28 +34,10 @@ class DynamicWeights(NamedTuple):
     shape: torch.Size  # the layer's input, [N, C, H, W]
 
 
-def norm_factor(A: Tensor, order: int = 2) -> NormFactor:
-    """For Â [R, n, d]; in float64, where there is one, since a Gram matrix squares what is nearly dependent in Â."""
-    wide = A if A.device.type == "mps" else A.double()
-    narrow = torch.promote_types(A.dtype, torch.float32)
-    columns = wide.transpose(0, 1)  # [n, R, d]
-    gram = columns @ columns.transpose(1, 2)  # [n, R, R]
-    square = gram.detach().diagonal(dim1=1, dim2=2)
-    largest = square.amax(1)  # s² [n]
-    some = largest > 0
-    largest = torch.where(some, largest, 1.0)
-    size = largest.sqrt()
-    if order == 1:
-        return NormFactor((columns / size[:, None, None]).permute(1, 2, 0).to(narrow), size.to(narrow))
-    # dependent or zero rows of Â leave Cholesky nothing to divide by: a shift below what narrow numbers resolve
-    shift = 4 * len(A) * torch.finfo(wide.dtype).eps * torch.where(square > 0, square, largest[:, None])
-    factor, _ = torch.linalg.cholesky_ex((gram + torch.diag_embed(shift)) / largest[:, None, None])
-    factor = factor * some[:, None, None]
-    return NormFactor(factor.permute(1, 2, 0).to(narrow), size.to(narrow))
-
-
 class _DAU(nn.Module):
     """The parameters A, b and B of a layer, and what it computes of images [N, C, H, W]."""
+
+    stride, padding = 1, 0
 
     def __init__(
         self, channels: int, kernel: int, units: int, rank: int, rescale: Rescale, bias: bool, recompute: bool
@@ -88,53 +63,53 @@ class _DAU(nn.Module):
         return self.A[-1] if self.has_bias else None
 
     def norm_factor(self) -> NormFactor:
-        """Made anew where gradients or a compiler need it; otherwise kept while A stays the same, number by number."""
+        """What the norms need of A. Without gradients it is kept as long as A is the same, number by number."""
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or not _has_numbers(self.A):
             return norm_factor(self.A, self._rescaling.order)
         if self._kept is None or not _same(self._kept[0], self.A):
             self._kept = (self.A.detach().clone(), norm_factor(self.A, self._rescaling.order))
         return self._kept[1]
 
-    def _align(self, x: Tensor, factor: NormFactor | None, stride: int, padding: int) -> tuple[Tensor, DynamicWeights]:
+    def _align(self, x: Tensor, factor: NormFactor | None, padding: int = 0) -> tuple[Tensor, DynamicWeights]:
         """The outputs [N, n, H', W'] for images x [N, C, H, W], and the weights that made them."""
         if not x.is_floating_point():
             raise ValueError(f"input is {x.dtype}: it must be floating point, so convert it with .float()")
         device = x.device.type
-        low = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.A.dtype
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.A.dtype
         # float16 ends at 65504, which sums of aligned numbers pass: it is for keeping weights, not for computing
-        low = torch.float32 if low == torch.float16 else low
-        factor = self.norm_factor() if factor is None else factor
+        dtype = torch.float32 if dtype == torch.float16 else dtype
+        arguments = (x.to(dtype), *(self.norm_factor() if factor is None else factor), padding)
         with torch.autocast(device, enabled=False):  # products in low precision, norms and sums never
             if self.recompute and torch.is_grad_enabled():
-                out, z, scale = checkpoint(self._aligned, x.to(low), *factor, stride, padding, use_reentrant=False)
+                out, z, scale = checkpoint(self._units, *arguments, use_reentrant=False)
             else:
-                out, z, scale = self._aligned(x.to(low), *factor, stride, padding)
+                out, z, scale = self._units(*arguments)
         return out, DynamicWeights(z, scale, x.shape)
 
-    def _aligned(self, x: Tensor, F: Tensor, size: Tensor, stride: int, padding: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _units(self, x: Tensor, F: Tensor, size: Tensor, padding: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The equations at the head of this file: the outputs w_jᵀp, and z and scale, of which the weights are made."""
         R, n, d = self.A.shape
-        products = conv2d(x, self._filters(torch.cat([self.A.view(R * n, d), self.B]), x.dtype), None, stride, padding)
+        filters = self._filters(torch.cat([self.A.view(R * n, d), self.B]), x.dtype)
+        products = conv2d(x, filters, None, self.stride, padding)
         N, M, H, W = products.shape
-        y = products.permute(0, 2, 3, 1).reshape(-1, M)  # [P, R·n + r]: a view, in channels-last memory
-        z = y[:, R * n :].to(F.dtype)
+        products = products.permute(0, 2, 3, 1).reshape(-1, M)  # [P, R·n + r]: a view, in channels-last memory
+        y, z = products[:, : R * n].view(-1, R, n).to(F.dtype), products[:, R * n :].to(F.dtype)  # Âᵀp and B p
         if self.has_bias:
             z = torch.cat([z, torch.ones_like(z[:, :1])], 1)
         unit = z.detach().abs().amax(1, keepdim=True).clamp(min=2.0**-100)
-        z = z / unit  # so that squares neither overflow nor vanish
+        z = z / unit  # so that squares neither overflow nor vanish; Âz is now u / unit
+
         v = (z @ F.flatten(1)).view(-1, *F.shape[1:])  # F_jᵀz, [P, m, n]
         norm = v.abs().sum(1) if self._rescaling.order == 1 else v.square().sum(1)
         some = norm > 0  # a zero weight stays zero, and has no direction to grow in
         norm = torch.where(some, norm, 1.0)
-        norm = norm if self._rescaling.order == 1 else norm.sqrt()
+        norm = norm if self._rescaling.order == 1 else norm.sqrt()  # ‖u_j‖ / (unit size_j)
         scale = torch.where(some, self._rescaling.factor(norm, unit * size), 0.0) / size
-        u = (y[:, : R * n].view(-1, R, n).to(F.dtype) * z.unsqueeze(2)).sum(1)  # u_jᵀp / unit
-        return (scale * u).to(x.dtype).view(N, H, W, n).permute(0, 3, 1, 2), z, scale
 
-    def _filters(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        """Rows of d numbers as the filters [·, C, k, k] of a convolution."""
-        return rows.to(dtype).view(-1, *self._filter).permute(0, 3, 1, 2)
+        out = scale * (y * z.unsqueeze(2)).sum(1)  # scale_j u_jᵀp
+        return out.to(x.dtype).view(N, H, W, n).permute(0, 3, 1, 2), z, scale
 
-    def _pull(self, rows: Tensor, weights: DynamicWeights, stride: int, padding: int) -> Tensor:
+    def _pull(self, rows: Tensor, weights: DynamicWeights) -> Tensor:
         """Σ_j t_j w_j: rows t [N, n, H', W'] of a linear map behind this layer, pulled back before it, [N, C, H, W]."""
         z, scale, shape = weights
         N, n, H, W = rows.shape
@@ -142,12 +117,13 @@ class _DAU(nn.Module):
             t = rows.permute(0, 2, 3, 1).reshape(-1, n).to(scale.dtype) * scale
             t = (z.unsqueeze(2) * t.unsqueeze(1)).view(N, H, W, -1).permute(0, 3, 1, 2)  # z_r t_j scale_j
             # a stride may leave rows and columns at the end that no patch reached
-            rest = [shape[i] - (t.shape[i] - 1) * stride + 2 * padding - self._filter[0] for i in (2, 3)]
-            return conv_transpose2d(t, self._filters(self.A.flatten(0, 1), t.dtype), None, stride, padding, rest)
+            rest = [shape[i] - (t.shape[i] - 1) * self.stride + 2 * self.padding - self._filter[0] for i in (2, 3)]
+            filters = self._filters(self.A.flatten(0, 1), t.dtype)
+            return conv_transpose2d(t, filters, None, self.stride, self.padding, rest)
 
-    def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        self._kept = None  # the parameters move
-        return super()._apply(*args, **kwargs)
+    def _filters(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        """Rows of d numbers as the filters [·, C, k, k] of a convolution."""
+        return rows.to(dtype).view(-1, *self._filter).permute(0, 3, 1, 2)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_kept": None}  # a copy makes its own
@@ -158,8 +134,8 @@ def _has_numbers(tensor: Tensor) -> bool:
     return tensor.device.type != "meta" and type(tensor) in (Tensor, nn.Parameter) and type(torch.empty(0)) is Tensor
 
 
-def _same(kept: Tensor, A: Tensor) -> bool:
-    return kept.dtype == A.dtype and kept.device == A.device and torch.equal(kept, A)
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
 
 
 class DAULinear(_DAU):
@@ -198,13 +174,13 @@ class DAULinear(_DAU):
         """The output [..., n], and the linear map that made it of x."""
         if x.ndim < 1 or x.shape[-1] != self.in_features:
             raise ValueError(f"input has shape {list(x.shape)}: the last dimension must be {self.in_features}")
-        out, weights = self._align(x.reshape(-1, self.in_features, 1, 1), factor, 1, 0)
+        out, weights = self._align(x.reshape(-1, self.in_features, 1, 1), factor)
         return out.view(*x.shape[:-1], self.out_features), weights
 
     def pull(self, rows: Tensor, weights: DynamicWeights) -> Tensor:
         """Rows [*, K, n] over the output, for inputs [*, d], as rows [*, K, d] over the input."""
         flat = rows.reshape(-1, *rows.shape[-2:], 1, 1)
-        pulled = [self._pull(some, weights, 1, 0) for some in flat.unbind(1)]
+        pulled = [self._pull(row, weights) for row in flat.unbind(1)]
         return torch.stack(pulled, 1).view(*rows.shape[:-1], self.in_features)
 
     def extra_repr(self) -> str:
@@ -278,11 +254,11 @@ class DAUConv2d(_DAU):
             raise ValueError(f"input has shape {list(x.shape)}: it must be [N, {self.in_channels}, H, W]")
         if padding is None:
             self.output_size(x.shape[2], x.shape[3])
-        return self._align(x, factor, self.stride, self.padding if padding is None else padding)
+        return self._align(x, factor, self.padding if padding is None else padding)
 
     def pull(self, rows: Tensor, weights: DynamicWeights) -> Tensor:
         """Rows [N, K, n, H', W'] over the output as rows [N, K, C, H, W] over the input."""
-        return torch.stack([self._pull(some, weights, self.stride, self.padding) for some in rows.unbind(1)], 1)
+        return torch.stack([self._pull(row, weights) for row in rows.unbind(1)], 1)
 
     def extra_repr(self) -> str:
         return (

@@ -1,7 +1,7 @@
-"""Rescalings g(u) = α(‖u‖) u of the unscaled weights (eq. 2), as factors of the norm.
+"""Rescalings g(u) = α(‖u‖) u of the unscaled weights (eq. 2), as factors of the norm, and what the norm is made of.
 
-Each takes a norm n > 0 and a size s > 0, which together stand for ‖u‖ = s·n, and gives s·α(s·n): the factor that turns
-u / s into g(u). Kept apart, neither n² nor ‖u‖² can overflow or vanish.
+Each rescaling takes a norm n > 0 and a size s > 0, which together stand for ‖u‖ = s·n, and gives s·α(s·n): the factor
+that turns u / s into g(u). Kept apart, neither n² nor ‖u‖² can overflow or vanish.
 """
 
 from collections.abc import Callable
@@ -60,3 +60,30 @@ def rescaling(rescale: str | Callable[[Tensor], Tensor]) -> Rescaling:
     if not isinstance(rescale, str) or rescale not in RESCALINGS:
         raise ValueError(f"unknown rescale {rescale!r}{nearest(rescale, RESCALINGS)}, or pass a function of the norm")
     return RESCALINGS[rescale]
+
+
+class NormFactor(NamedTuple):
+    """What gives the norms ‖u_j‖ = s_j ‖F_jᵀz‖ of a layer's weights u_j = Â_j z: a function of its parameters alone."""
+
+    matrix: Tensor  # F [R, m, n]: Cholesky factors L / s (m = R), or for the 1-norm Â / s itself (m = d)
+    size: Tensor  # s [n], taken out so that squares neither overflow nor vanish
+
+
+def norm_factor(A: Tensor, order: int = 2) -> NormFactor:
+    """For Â [R, n, d]; in float64, where there is one, since a Gram matrix squares what is nearly dependent in Â."""
+    wide = A if A.device.type == "mps" else A.double()
+    narrow = torch.promote_types(A.dtype, torch.float32)
+    columns = wide.transpose(0, 1)  # [n, R, d]
+    gram = columns @ columns.transpose(1, 2)  # [n, R, R]
+    square = gram.detach().diagonal(dim1=1, dim2=2)
+    largest = square.amax(1)  # s² [n]
+    some = largest > 0
+    largest = torch.where(some, largest, 1.0)
+    size = largest.sqrt()
+    if order == 1:
+        return NormFactor((columns / size[:, None, None]).permute(1, 2, 0).to(narrow), size.to(narrow))
+    # dependent or zero rows of Â leave Cholesky nothing to divide by: a shift below what narrow numbers resolve
+    shift = 4 * len(A) * torch.finfo(wide.dtype).eps * torch.where(square > 0, square, largest[:, None])
+    factor, _ = torch.linalg.cholesky_ex((gram + torch.diag_embed(shift)) / largest[:, None, None])
+    factor = factor * some[:, None, None]
+    return NormFactor(factor.permute(1, 2, 0).to(narrow), size.to(narrow))

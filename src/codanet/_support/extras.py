@@ -16,6 +16,7 @@ EXTRAS = {  # what is imported, to the extra of pyproject.toml that brings it
     "starlette": "demo",
     "av": "video",
     "quantus": "quantus",
+    "pyarrow": "parquet",
     "onnx": "export",
     "onnxruntime": "export",
     "onnxscript": "export",

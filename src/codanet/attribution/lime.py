@@ -12,7 +12,7 @@ from torch import Tensor
 
 from codanet._support.limits import MOST_SAMPLES
 from codanet._support.numbers import check_whole
-from codanet.models.network import CoDANet
+from codanet.models.self_explaining import encodes
 
 from .task import MethodSettings, Task
 
@@ -92,7 +92,7 @@ class Lime(MethodSettings):
         """[H, W] of numbers from 0, made on the colours of the picture, which must lie in [0, 1] to be colours."""
         from skimage.segmentation import quickshift
 
-        channels = image.shape[1] // 2 if isinstance(task.model, CoDANet) else image.shape[1]
+        channels = image.shape[1] // 2 if encodes(task.model) else image.shape[1]
         colours = image[0, :channels].permute(1, 2, 0).double().cpu().numpy()
         low, high = colours.min(), colours.max()
         if low < 0 or high > 1:

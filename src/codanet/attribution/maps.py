@@ -72,7 +72,7 @@ def attribute(
     if batch_size is not None:
         check_whole(1, batch_size=batch_size)
     model = bare(model)
-    if settings.needs == "coda" and settings.lacks(model):
+    if settings.needs == "own maps" and settings.lacks(model):
         raise ValueError(
             f"contributions are made by a CoDANet, and {type(model).__name__} is none: choose one of "
             f"{', '.join(list_methods(model))}"

@@ -8,7 +8,7 @@ from hashlib import sha256
 import torch
 from torch import Tensor
 
-from codanet.models.network import CoDANet
+from codanet.models.self_explaining import SelfExplaining
 
 from .task import MethodSettings, Task
 
@@ -18,15 +18,15 @@ class Contributions(MethodSettings):
     """[W(x)]_c ⊙ x / T of a CoDA-Net, summed over the encoded channels (eq. 8): they add up to logit - b0."""
 
     several_targets = True
-    needs = "coda"
+    needs = "own maps"
 
     def maps(self, task: Task) -> Tensor:
         model = task.model
-        assert isinstance(model, CoDANet)
+        assert isinstance(model, SelfExplaining)
         maps = []
         at_once = task.forward_batch
         for inputs, targets in zip(task.inputs.split(at_once), task.targets.split(at_once), strict=True):
-            maps.append(model.explain(inputs, targets).pixels)
+            maps.append(model.own_maps(inputs, targets))
             task.advance(len(inputs))
         return torch.cat(maps)
 

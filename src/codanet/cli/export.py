@@ -1,6 +1,7 @@
 """`codanet export`."""
 
 from .._support.messages import plain
+from .names import EXPORT_FORMATS
 from .parser import Parser
 
 ABOUT = """\
@@ -14,12 +15,10 @@ EXAMPLES = """\
 
 
 def parser() -> Parser:
-    from ..export import FORMATS
-
     made = Parser("export", ABOUT, EXAMPLES)
     made.add_argument("model", metavar="MODEL", help="a .safetensors file, or the name of a shipped model")
     made.add_argument("-o", "--output", metavar="FILE", required=True, help=".onnx or .pt2")
-    made.add_argument("--format", choices=FORMATS, help="default: what FILE ends in")
+    made.add_argument("--format", choices=EXPORT_FORMATS, help="default: what FILE ends in")
     made.add_argument("--channels", action="store_true", help="also the contributions of every encoded channel")
     made.add_argument("--rows", action="store_true", help="also the row of W")
     made.add_argument("--size", type=int, nargs=2, metavar=("H", "W"), help="the only image size it takes (any)")
@@ -30,9 +29,8 @@ def parser() -> Parser:
 def main(arguments: list[str]) -> int:
     given = parser().parse(arguments)
     from .._support.files import check_apart, expanded
-    from ..export import export
+    from ..export import export, load
     from ..models.weight_files import weights_file
-    from ..models.weights import load
 
     check_apart(expanded(given.output), [weights_file(given.model)], "exported")
     made = export(

@@ -21,18 +21,26 @@ METHODS_OF_THE_PAPER = METHODS[:8]
 METRICS = (
     "accuracy",
     "localisation",
+    "pointing",
+    "difull",
+    "dipart",
     "removal-least",
     "removal-most",
     "insertion",
     "deletion",
+    "road",
     "box",
+    "pointing-box",
     "completeness",
     "sanity",
 )
 FAMILIES = ("removal",)
+QUANTUS = "quantus:"  # and the name of one of its metrics
 METRICS_OF_THE_PAPER = ("accuracy", "localisation", "removal")
 POINTS = 129  # on a removal curve
 DATA_SETS = ("digits", "mnist", "cifar10", "tiny-imagenet", "imagenet100")
 PALETTES = ("red-blue", "orange-purple")
+MAPS = ("float16", "png", "none")  # of a table of explanations
 STYLES = ("map", "overlay", "weights")
+EXPORT_FORMATS = ("onnx", "pt2")
 BENCH_MODELS = ("s_coda", "s_coda_r1_2", "s_coda_r1_4", "s_coda_r1_8")

@@ -25,10 +25,10 @@ def main(arguments: list[str]) -> int:
     given = parser().parse(arguments)
     from .._support.files import check_apart, expanded
     from ..data import load_data
+    from ..export import load
     from ..export.page import page
     from ..models.labels import short_name
     from ..models.weight_files import weights_file
-    from ..models.weights import load
 
     check_apart(expanded(given.output), [weights_file(name) for name in given.models], "shown")
     models = {short_name(name, given.models): load(name) for name in given.models}

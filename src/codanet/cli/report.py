@@ -5,7 +5,8 @@ from .parser import Parser
 
 ABOUT = """\
 An evaluation or a training run as one HTML page that needs no network to be viewed: accuracy, confusion matrix, tables
-and plots, the surest right and wrong decisions with their maps, and where it all comes from."""
+and plots, the surest right and wrong decisions with their maps, a card of the model (class by class, calibration, on
+worse pictures, where its maps lie), and where it all comes from."""
 EXAMPLES = """\
   codanet report runs/digits                         writes runs/digits/report.html
   codanet report evaluations/cifar10 -o why.html     what codanet evaluate left
@@ -21,6 +22,9 @@ def parser() -> Parser:
     parser.add_argument("folder", metavar="FOLDER", help="what codanet evaluate or codanet train left")
     parser.add_argument("-o", "--output", metavar="FILE", help="default: FOLDER/report.html")
     parser.add_argument("--root", help="folder or archive of the data set, if it is not where it was")
+    parser.add_argument(
+        "--corrupted", type=int, default=300, metavar="N", help="held-out images that are also tried made worse (300)"
+    )
     return parser
 
 
@@ -28,6 +32,6 @@ def main(arguments: list[str]) -> int:
     options = parser().parse(arguments)
     from ..report import report
 
-    print(plain(report(options.folder, options.output, root=options.root)))
+    print(plain(report(options.folder, options.output, root=options.root, corrupted=options.corrupted)))
     print(LOOK_AT)
     return 0

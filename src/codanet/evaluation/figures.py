@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from ..attribution import MethodSpec, method_title
-from ..metrics import METRICS, Scores
+from ..metrics import Scores, find_metric
 from ..plot import heatmap, save
+from .aggregates import aggregate_figures
 from .published import Published
 from .results import Results
 from .sanity_maps import SANITY_IMAGES, file_name, read_sanity_maps
@@ -50,6 +51,8 @@ def draw(results: Results, models: Mapping[str, nn.Module], published: Published
     for model, method, metric in results.scores:
         if metric == "sanity" and (figure := sanity_maps_figure(results.folder, model, method)):
             paths.append(save(figure, results.folder / f"sanity-{file_name(model, method)}.png"))
+    for (metric, model), figure in aggregate_figures(results).items():
+        paths.append(save(figure, results.folder / f"{metric}-{file_name(model, 'maps')}.png"))
     return paths
 
 
@@ -140,7 +143,7 @@ def curves_figure(
                     share = np.linspace(0, 25, len(entry["curve"]))
                     axes.plot(share, entry["curve"], color=_colour(method, methods), linestyle=(0, (1, 1)), linewidth=1)
             number = len(results.scores[model, methods[0], metric]) if methods else 0
-            _words(axes, f"{model}: {METRICS[metric].title.lower()}, n = {number}", None)
+            _words(axes, f"{model}: {find_metric(metric).title.lower()}, n = {number}", None)
             axes.margins(x=0)
     for column, metric in zip(grid.T, metrics, strict=True):
         bottom = column[0].get_ylim()[0] if metric == "removal-least" else 0  # where little happens it is shown larger

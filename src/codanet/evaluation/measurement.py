@@ -1,7 +1,11 @@
-"""The measurements: every chunk of samples goes to disk as it is made, and what is there is not made again."""
+"""The measurements: every chunk of samples goes to disk as it is made, and what is there is not made again.
+
+Chunks are independent, so that several processes share them out (`_support.crew`): each sees what the others have put
+on disk, and does what nobody else is at.
+"""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args
@@ -9,6 +13,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
+from .._support.crew import WAIT_SECONDS, Crew
 from .._support.messages import duration
 from .._support.progress import note, progress_bar
 from ..attribution import Registered, method_title
@@ -16,12 +21,13 @@ from ..attribution.task import space_of
 from ..data import ImageData
 from ..data.pictures import Pictures
 from ..data.tiling import Grids, make_grids, possible_grids
-from ..metrics import METRICS, Attribute, Metric, Sample, confident_images
+from ..metrics import Attribute, DoesNotFit, Metric, Sample, confident_images, find_metric
 from ..metrics.maps import maps_of
 from ..metrics.metric import Need
 from ..metrics.predictions import ACCURACY
+from ..metrics.scores import Scores
 from ..models.classifier import network_input
-from ..models.network import CoDANet
+from ..models.self_explaining import encodes
 from .methods import Timed, fits
 from .records import Key, Record, Records
 from .sanity_maps import keep_sanity_maps
@@ -43,6 +49,17 @@ class Plan:
     seed: int
 
 
+@dataclass(frozen=True)
+class Stage:
+    """Samples of some measurements that are made together, a chunk at a time."""
+
+    title: str
+    keys: tuple[Key, ...]
+    total: int
+    size: int  # of a chunk
+    run: Callable[[int, int], list[Record]]  # of samples start to stop
+
+
 class Measurement:
     """Of every method of a plan on every model, into the records."""
 
@@ -54,11 +71,13 @@ class Measurement:
         pictures: Mapping[str, Pictures],
         samples: list[int],
         records: Records,
+        crew: Crew,
         quiet: bool,
     ):
         self.plan, self.data, self.models, self.pictures = plan, data, models, pictures
-        self.samples, self.records, self.quiet = samples, records, quiet
+        self.samples, self.records, self.crew, self.quiet = samples, records, crew, quiet
         self.remarks: list[str] = []
+        self.refused: set[Key] = set()  # what cannot be measured
 
     def remark(self, words: str) -> None:
         """What the reader of the table must know."""
@@ -69,12 +88,15 @@ class Measurement:
 
     def make(self) -> list[Key]:
         """Cheap things that may show a mistake first: predictions of all models, then their grids, then maps."""
-        metrics = [METRICS[name] for name in self.plan.metrics]
+        metrics = [find_metric(name) for name in self.plan.metrics]
         wanted = {need: [metric for metric in metrics if metric.needs == need] for need in get_args(Need)}
         predictions = {metric.name: metric for metric in wanted["predictions"]}
         if wanted["grids"]:  # which are made of the images that the model is sure of
             predictions = {ACCURACY.name: ACCURACY, **predictions}
-        keys = [self._predictions(label, metric) for metric in predictions.values() for label in self.models]
+        stages = [self._predictions(label, metric) for metric in predictions.values() for label in self.models]
+        for stage in stages:
+            self._do(stage, wait=True)
+            self._check_readable(stage)
         grids = {label: self._grids(label, wanted["grids"][0]) for label in self.models} if wanted["grids"] else {}
         for label, model in self.models.items():
             for name, method in self.plan.methods.items() if any(metric.needs_maps for metric in metrics) else ():
@@ -82,43 +104,82 @@ class Measurement:
                     self.remark(f"{method_title(name)} cannot be used on {label}: {why}.")
                     continue
                 if on_maps := wanted["maps"] + wanted["boxes"]:
-                    keys += self._on_maps(label, name, method, on_maps)
+                    stages.append(self._on_maps(label, name, method, on_maps))
                 if (made := grids.get(label)) is not None:
-                    keys += [self._on_grids(label, name, method, metric, made) for metric in wanted["grids"]]
-                keys += [self._on_method(label, name, method, metric) for metric in wanted["method"]]
+                    stages += [self._on_grids(label, name, method, metric, made) for metric in wanted["grids"]]
+                stages += [self._on_method(label, name, method, metric) for metric in wanted["method"]]
+        for wait in (False, True):  # first all that nobody is at, then what others have left
+            for stage in stages:
+                self._do(stage, wait=wait)
+        keys = [key for stage in stages for key in stage.keys if key not in self.refused]
         if not keys:
             raise ValueError("nothing is left to measure: " + " ".join(self.remarks))
         return keys
 
+    def _done(self, stage: Stage, start: int) -> bool:
+        return all(key in self.refused or self.records.has(key, start) for key in stage.keys)
+
+    def _do(self, stage: Stage, *, wait: bool) -> None:
+        """What is not on disk yet, with a bar over all processes on a terminal and a line when all is there.
+
+        Chunks that another process is at are left to it; with `wait`, until they are on disk, or it is gone.
+        """
+        starts, made, began = range(0, stage.total, stage.size), 0, time.monotonic()
+        left = self.crew.in_order([start for start in starts if not self._done(stage, start)])
+        shown = bool(left) and not self.quiet
+        with progress_bar(stage.title, stage.total, shown=shown, unit="samples") as advance:
+            advance(stage.total - sum(min(stage.size, stage.total - start) for start in left))
+            while left:
+                busy = []
+                for start in left:
+                    stop = min(start + stage.size, stage.total)
+                    with self.crew.claim((stage.keys, start)) as mine:
+                        self.records.refresh()
+                        if mine and not self._done(stage, start):
+                            self.records.add(stage.run(start, stop))
+                            made += stop - start
+                        if not mine and not self._done(stage, start):
+                            busy.append(start)
+                            continue
+                    advance(stop - start)
+                if busy and not wait:
+                    break
+                if len(busy) == len(left):
+                    time.sleep(WAIT_SECONDS)
+                left = busy
+        if made and not self.quiet:
+            note(f"{stage.title}: {made} of {stage.total} in {duration(time.monotonic() - began)}")
+
+    def _measured(self, key: Key, metric: Metric, sample: Sample) -> list[Scores]:
+        """The scores; none if the metric cannot be measured, which is said once."""
+        if key in self.refused:
+            return []
+        try:
+            return [metric.run(sample)]
+        except DoesNotFit as error:
+            self.refused.add(key)
+            self.remark(f"{error}, {key[0]}, {method_title(key[1])}: it is left out.")
+            return []
+
     def _sample(self, label: str, **given: Any) -> Sample:
         return Sample(self.models[label], self.pictures[label], points=self.plan.points, seed=self.plan.seed, **given)
 
-    def _chunks(self, title: str, total: int, size: int, done: Callable[[int], bool]) -> Iterator[tuple[int, int]]:
-        """(start, stop) of what is not on disk yet, with a bar on a terminal and a line when all are."""
-        started, missing = time.monotonic(), 0
-        with progress_bar(title, total, shown=not self.quiet, unit="samples") as advance:
-            for start in range(0, total, size):
-                stop = min(start + size, total)
-                if not done(start):
-                    missing += stop - start
-                    yield start, stop
-                advance(stop - start)
-        if missing and not self.quiet:
-            note(f"{title}: {missing} of {total} in {duration(time.monotonic() - started)}")
-
-    def _predictions(self, label: str, metric: Metric) -> Key:
-        key, pictures = (label, "", metric.name), self.pictures[label]
+    def _predictions(self, label: str, metric: Metric) -> Stage:
         title = f"{label}, {'predictions' if metric is ACCURACY else metric.title.lower()}"
-        for start, stop in self._chunks(title, len(pictures), PREDICTIONS, lambda s: self.records.has(key, s)):
+
+        def run(start: int, stop: int) -> list[Record]:
             began = time.perf_counter()
             scores = metric.run(self._sample(label, indices=range(start, stop)))
-            self.records.add([Record(label, "", start, scores, elapsed=time.perf_counter() - began)])
-        unreadable = len(pictures) - len(self.records.scores(key))
-        if unreadable == len(pictures):
+            return [Record(label, "", start, scores, elapsed=time.perf_counter() - began)]
+
+        return Stage(title, ((label, "", metric.name),), len(self.pictures[label]), PREDICTIONS, run)
+
+    def _check_readable(self, stage: Stage) -> None:
+        unreadable = stage.total - len(self.records.scores(stage.keys[0]))
+        if unreadable == stage.total:
             raise ValueError(f"none of the {unreadable} images can be read: check the data")
         if unreadable:
-            self.remark(f"{unreadable} of {len(pictures)} images cannot be read and are left out.")
-        return key
+            self.remark(f"{unreadable} of {stage.total} images cannot be read and are left out.")
 
     def _grids(self, label: str, metric: Metric) -> Grids | None:
         """As many as asked for; otherwise the paper's number, or as many as this model's confident images fill."""
@@ -138,25 +199,24 @@ class Measurement:
             return None
         return make_grids(confident, min(possible, wanted), size, seed=self.plan.seed)
 
-    def _on_grids(self, label: str, name: str, method: Attribute, metric: Metric, grids: Grids) -> Key:
+    def _on_grids(self, label: str, name: str, method: Attribute, metric: Metric, grids: Grids) -> Stage:
         key = (label, name, metric.name)
-        title = f"{label}, {method_title(name)}, grids"
-        for start, stop in self._chunks(title, len(grids), GRIDS, lambda s: self.records.has(key, s)):
+
+        def run(start: int, stop: int) -> list[Record]:
             began, timed = time.perf_counter(), Timed(method)
-            scores = metric.run(self._sample(label, grids=grids.part(start, stop), attribute=timed))
-            elapsed = time.perf_counter() - began
-            self.records.add([Record(label, name, start, scores, timed.seconds, timed.maps, elapsed)])
-        return key
+            sample = self._sample(label, grids=grids.part(start, stop), attribute=timed)
+            return [
+                Record(label, name, start, scores, timed.seconds, timed.maps, time.perf_counter() - began)
+                for scores in self._measured(key, metric, sample)
+            ]
 
-    def _on_maps(self, label: str, name: str, method: Attribute, metrics: list[Metric]) -> list[Key]:
+        return Stage(f"{label}, {method_title(name)}, {metric.title.lower()}", (key,), len(grids), GRIDS, run)
+
+    def _on_maps(self, label: str, name: str, method: Attribute, metrics: list[Metric]) -> Stage:
         """All metrics of a chunk share its maps."""
-        keys = [(label, name, metric.name) for metric in metrics]
-        title = f"{label}, {method_title(name)}, images"
+        keys = tuple((label, name, metric.name) for metric in metrics)
 
-        def done(start: int) -> bool:
-            return all(self.records.has(key, start) for key in keys)
-
-        for start, stop in self._chunks(title, len(self.samples), IMAGES, done):
+        def run(start: int, stop: int) -> list[Record]:
             indices = self.samples[start:stop]
             images, labels, _ = self.pictures[label].read(indices)
             timed, found = Timed(method), list[Record]()
@@ -173,29 +233,33 @@ class Measurement:
             for key, metric in zip(keys, metrics, strict=True):
                 if not self.records.has(key, start):
                     began = time.perf_counter()
-                    scores = metric.run(sample)
-                    elapsed = time.perf_counter() - began + (0 if found else timed.seconds)
-                    found.append(Record(label, name, start, scores, timed.seconds, timed.maps, elapsed))
-            self.records.add(found)
-        return keys
+                    for scores in self._measured(key, metric, sample):
+                        elapsed = time.perf_counter() - began + (0 if found else timed.seconds)
+                        found.append(Record(label, name, start, scores, timed.seconds, timed.maps, elapsed))
+            return found
+
+        return Stage(f"{label}, {method_title(name)}, images", keys, len(self.samples), IMAGES, run)
 
     def _empty(self, label: str, method: Attribute, images: Tensor) -> Tensor | None:
         """Of a method that works on the image itself: a black one, encoded; None for a removed pixel everywhere."""
         model = self.models[label]
-        if isinstance(model, CoDANet) and isinstance(method, Registered) and space_of(method.settings) == "image":
+        if encodes(model) and isinstance(method, Registered) and space_of(method.settings) == "image":
             return network_input(model, torch.zeros_like(images[:1]))
         return None
 
-    def _on_method(self, label: str, name: str, method: Attribute, metric: Metric) -> Key:
+    def _on_method(self, label: str, name: str, method: Attribute, metric: Metric) -> Stage:
         key, few = (label, name, metric.name), self.samples[: metric.n]
-        title = f"{label}, {method_title(name)}, {metric.title.lower()}"
-        for start, stop in self._chunks(title, len(few), len(few), lambda s: self.records.has(key, s)):
+
+        def run(start: int, stop: int) -> list[Record]:
             images, labels, _ = self.pictures[label].read(few[start:stop])
             began, timed = time.perf_counter(), Timed(method)
             keep = partial(keep_sanity_maps, self.records.folder, label, name, images)
-            scores = metric.run(
-                self._sample(label, indices=few[start:stop], images=images, labels=labels, attribute=timed, keep=keep)
+            sample = self._sample(
+                label, indices=few[start:stop], images=images, labels=labels, attribute=timed, keep=keep
             )
-            elapsed = time.perf_counter() - began
-            self.records.add([Record(label, name, start, scores, timed.seconds, timed.maps, elapsed)])
-        return key
+            return [
+                Record(label, name, start, scores, timed.seconds, timed.maps, time.perf_counter() - began)
+                for scores in self._measured(key, metric, sample)
+            ]
+
+        return Stage(f"{label}, {method_title(name)}, {metric.title.lower()}", (key,), len(few), len(few), run)

@@ -1,31 +1,32 @@
 """The models of an evaluation: where they come from, and whether they fit the data."""
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from .._support.files import file_digest
 from .._support.messages import nearest
 from ..data import ImageData
 from ..data.pictures import Pictures
+from ..export import load
 from ..models.classifier import logits_of
+from ..models.digest import model_digest
 from ..models.labels import short_name
 from ..models.network import CoDANet
 from ..models.resnet import RESNETS
-from ..models.weights import load
+
+__all__ = ["fitting", "image_side", "load_models", "model_digest"]
 
 
 def load_models(names: Sequence[str]) -> tuple[dict[str, nn.Module], dict[str, dict[str, Any]]]:
     """Models by a short name each, and what is known of their files.
 
-    A name is the path of a .safetensors file or what else `codanet.load` takes, or resnet56:PATH for the baseline.
+    A name is what `codanet.export.load` takes, or resnet56:PATH for the baseline.
     """
     if not names:
-        raise ValueError("no model was given: give the path of a .safetensors file, or resnet56:PATH")
+        raise ValueError("no model was given: give the path of a .safetensors or .onnx file, or resnet56:PATH")
     models, files = {}, {}
     for name in names:
         label = short_name(name, names)
@@ -40,17 +41,6 @@ def load_models(names: Sequence[str]) -> tuple[dict[str, nn.Module], dict[str, d
         file = Path(path)
         files[label] = {"file": name, **({"sha256": file_digest(file, "sha256")} if file.is_file() else {})}
     return models, files
-
-
-def model_digest(model: nn.Module) -> str:
-    """sha256 of what the model computes with: its structure and every number in it."""
-    digest = hashlib.sha256(repr(model).encode())
-    if isinstance(model, CoDANet):
-        digest.update(f"{model.architecture} {model.temperature} {model.logit_bias} {model.rescale}".encode())
-    for name, value in [*model.named_parameters(), *model.named_buffers()]:
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def image_side(models: dict[str, nn.Module]) -> int | None:

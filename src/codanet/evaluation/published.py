@@ -9,7 +9,7 @@ import numpy as np
 from torch import nn
 
 from .._support.limits import read_json
-from ..attribution import MethodSpec
+from ..attribution import MethodSpec, Occlusion
 from ..attribution.task import InputSettings
 from ..models.network import CoDANet
 
@@ -20,9 +20,9 @@ NAMES = {  # what the file calls the methods
     "intgrad": "IntGrad",
     "gradcam": "GCam",
     "deeplift": "DeepLIFT",
-    "occlusion5": "Occ5",
-    "occlusion9": "Occ9",
 }
+# The published code covers windows of K - 1 pixels: its Occ5 is a window of 4x4, its Occ9 one of 8x8, stride 2.
+OCCLUSIONS = {Occlusion(4, 2): "Occ5", Occlusion(8, 2): "Occ9"}
 KINDS = {"localisation": "localisation", "removal-least": "pixel_removal"}  # what it calls the metrics
 NEEDED = {"localisation": ("q25", "median", "q75"), "pixel_removal": ("curve",)}
 
@@ -61,7 +61,7 @@ class Published:
         temperature = self.temperature(metric, model)
         if not temperature:
             return None
-        return self.figures[KINDS[metric]][temperature].get(NAMES.get(_as_published(method), ""))
+        return self.figures[KINDS[metric]][temperature].get(_as_published(method))
 
     def mean(self, metric: str, model: nn.Module | None, method: str) -> float:
         """NaN if it was not published."""
@@ -69,10 +69,12 @@ class Published:
 
 
 def _as_published(method: str) -> str:
-    """The registered name of a method with the paper's settings, in either space: the paper's is that of the image."""
+    """What the file calls a method with the settings of its figures, in either space: there it is that of the image."""
     spec = MethodSpec.find(method)
     if spec is None:
         return ""
     settings = spec.settings
     settings = replace(settings, space="encoded") if isinstance(settings, InputSettings) else settings
-    return spec.method.name if settings == spec.method.settings else ""
+    if isinstance(settings, Occlusion):
+        return OCCLUSIONS.get(settings, "")
+    return NAMES.get(spec.method.name, "") if settings == spec.method.settings else ""

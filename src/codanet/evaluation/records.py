@@ -1,12 +1,15 @@
 """What has been measured, on disk as soon as it is: one line of JSON per chunk of samples.
 
-A line is there whole or not at all: what a killed process left of its last one is cut off when the file is read.
+Every process writes a file of its own, records.jsonl the first, records-1.jsonl the second, and reads those of all. A
+line is there whole or not at all: what a killed process left of its last one counts for nothing, and is cut off when
+the file is taken up again.
 """
 
 import json
 import math
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._support.files import replacing
-from .._support.limits import parse_json, read_json
+from .._support.crew import Crew
+from .._support.limits import parse_json
+from .._support.messages import reason
+from .._support.settled import settle
 from ..metrics import Scores
 
-SETTINGS, LINES = "settings.json", "records.jsonl"
+LINES = "records.jsonl"
 
 Key = tuple[str, str, str]  # model, method, metric
 
@@ -44,56 +49,41 @@ class Record:
 class Records:
     """The measurements in a folder, all made with the same settings."""
 
-    def __init__(self, folder: Path, settings: dict[str, Any]):
-        self.folder = folder
-        self.found: dict[Key, dict[int, Record]] = {}
+    def __init__(self, crew: Crew, settings: dict[str, Any]):
+        self.folder, self.found = crew.folder, dict[Key, dict[int, Record]]()
+        self._own = self.folder / (LINES if crew.rank == 0 else LINES.replace(".", f"-{crew.rank}."))
+        self._read: dict[Path, int] = {}  # how much of each file
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._settle(settings)
-            self._read()
+            with crew.settling() as only:
+                in_use = bool(self._files()) or not only
+                settle(self.folder, settings, "an evaluation", in_use=in_use, joined="models")
+                self.refresh()
+                if self._own.is_file():
+                    os.truncate(self._own, self._read[self._own])
         except OSError as error:
-            raise ValueError(f"{folder} cannot be used ({error.strerror or error}): choose another --output") from None
+            raise ValueError(f"{self.folder} cannot be used ({reason(error)}): choose another --output") from None
 
-    def _settle(self, settings: dict[str, Any]) -> None:
-        """Keep the settings, or refuse others than those of the records that are there."""
-        path = self.folder / SETTINGS
-        given = json.loads(json.dumps(settings))  # as they are read back
-        if path.is_file() and (self.folder / LINES).is_file():
-            try:
-                before = dict(read_json(path))
-            except ValueError:
-                raise ValueError(f"{path} is damaged: choose another --output, or delete that folder") from None
-            models = {**before.get("models", {}), **given["models"]}  # more models may join
-            other = [name for name in given if name != "models" and before.get(name) != given[name]]
-            words = [f"{name} {before.get(name)!r} instead of {given[name]!r}" for name in other]
-            words += [
-                f"another model {name!r}" for name, digest in before.get("models", {}).items() if models[name] != digest
-            ]
-            if words:
-                raise ValueError(
-                    f"{self.folder} holds an evaluation with {', '.join(words)}: choose another --output, or delete "
-                    "that folder"
-                )
-            given["models"] = models
-        with replacing(path) as part:
-            part.write_text(json.dumps(given, indent=2), encoding="utf-8")
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob(LINES.replace(".", "*.")))
 
-    def _read(self) -> None:
-        path = self.folder / LINES
-        if not path.is_file():
-            return
-        content = path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        for number, line in enumerate(content[:whole].splitlines(), 1):
-            try:
-                self._keep(_decoded(parse_json(line)))
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(
-                    f"line {number} of {path} is damaged ({type(error).__name__}): choose another --output, or delete "
-                    "that folder"
-                ) from None
-        if whole < len(content):
-            os.truncate(path, whole)
+    def refresh(self) -> None:
+        """Take in what other processes have written since."""
+        for path in self._files():
+            before = self._read.get(path, 0)
+            with path.open("rb") as file:
+                file.seek(before)
+                content = file.read()
+            whole = content.rfind(b"\n") + 1
+            for number, line in enumerate(content[:whole].splitlines(), 1):
+                try:
+                    self._keep(_decoded(parse_json(line)))
+                except (ValueError, KeyError, TypeError) as error:
+                    after = f" after byte {before}" if before else ""
+                    raise ValueError(
+                        f"line {number}{after} of {path} is damaged ({type(error).__name__}): choose another --output, "
+                        "or delete that folder"
+                    ) from None
+            self._read[path] = before + whole
 
     def _keep(self, record: Record) -> None:
         self.found.setdefault(record.key, {}).setdefault(record.start, record)
@@ -104,10 +94,22 @@ class Records:
     def add(self, records: Iterable[Record]) -> None:
         """On disk, then here; as it is read back, so that a resumed run has the same numbers."""
         lines = [json.dumps(_encoded(record), allow_nan=False) for record in records]
-        with (self.folder / LINES).open("ab") as file:
-            file.write("".join(line + "\n" for line in lines).encode())
-            file.flush()
-            os.fsync(file.fileno())
+        if not lines:
+            return
+        before = self._read.get(self._own, 0)
+        try:
+            with self._own.open("ab") as file:
+                file.write("".join(line + "\n" for line in lines).encode())
+                file.flush()
+                os.fsync(file.fileno())
+                self._read[self._own] = file.tell()
+        except OSError as error:
+            with suppress(OSError):
+                os.truncate(self._own, before)
+            raise ValueError(
+                f"{self.folder} cannot be written to ({reason(error)}): make room and run the same command again, "
+                "which goes on where it stopped"
+            ) from None
         for line in lines:
             self._keep(_decoded(json.loads(line)))
 

@@ -10,7 +10,8 @@ from typing import Any
 from torch import nn
 
 from .._support.files import replacing
-from ..metrics import METRICS, Scores
+from ..attribution import method_title
+from ..metrics import Scores, find_metric
 from . import table
 from .published import Published
 from .records import Records
@@ -59,6 +60,12 @@ class Results:
             if "chance" in scores.extras:
                 chance = float(scores.extras["chance"].double().mean())
                 told.append(f"The boxes cover {chance:.3f} of the images on average: the chance level ({key[0]}).")
+            if "outside" in scores.extras:
+                words = f"{find_metric(key[2]).title} of {method_title(key[1])} on {key[0]}"
+                told.append(
+                    f"{words}: outside of the explained cell the largest |attribution| is "
+                    f"{float(scores.extras['outside'].double().max()):.2g} of the largest anywhere."
+                )
         told = list(dict.fromkeys(told))
         if any(not math.isnan(row.seconds_per_map) for row in self.rows):
             told.append("ms/map: time per map in this run; a map of a grid has as many pixels as the grid.")
@@ -70,7 +77,7 @@ class Results:
         rows = []
         for row in self.rows:
             scores = self.scores[row.model, row.method, row.metric]
-            line: dict[str, Any] = asdict(row) | {"metric": row.metric, "title": METRICS[row.metric].title}
+            line: dict[str, Any] = asdict(row) | {"metric": row.metric, "title": find_metric(row.metric).title}
             names = ("q05", "q25", "median", "q75", "q95")
             line |= dict(zip(names, scores.quantiles(0.05, 0.25, 0.5, 0.75, 0.95), strict=True))
             if "curve" in scores.extras and scores.points is not None:
@@ -78,6 +85,8 @@ class Results:
                 line["curve"] = [round(value, 6) for value in scores.curve().tolist()]
             if "chance" in scores.extras:
                 line["chance"] = float(scores.extras["chance"].double().mean())
+            if "outside" in scores.extras:
+                line["outside"] = float(scores.extras["outside"].double().max())
             rows.append(line)
         return {"provenance": self.provenance, "remarks": list(self.remarks), "rows": _finite(rows)}
 
@@ -111,7 +120,7 @@ def rows_of(
                 scores.failed,
                 scores.reasons,
                 records.seconds_per_map((model, method, metric)),
-                METRICS[metric].higher_is_better,
+                find_metric(metric).higher_is_better,
                 published.mean(metric, models[model], method) if published else math.nan,
             )
         )

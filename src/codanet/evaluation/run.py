@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._support.locks import alone_in
+from .._support.crew import Place, crew_in
+from .._support.crew import place as own_place
 from .._support.messages import nearest
 from .._support.version import __version__
 from ..data import ImageData, load_data
-from ..metrics import METRICS, choose_metrics
+from ..metrics import METRICS, choose_metrics, find_metric
 from ..metrics.metric import POINTS
 from ..models.network import bare
 from .figures import draw
@@ -28,7 +29,7 @@ from .results import Results, rows_of
 METHODS_OF_THE_PAPER = ("contributions", "grad", "ixg", "intgrad", "gradcam", "deeplift", "occlusion5", "occlusion9")
 METRICS_OF_THE_PAPER = ("accuracy", "localisation", "removal")
 SPLITS = {"val": False, "test": False, "train": True}  # whether it is the training part
-FORMAT = 2  # of records: in 1 numbers were rounded, and confidences kept instead of log-odds
+FORMAT = 3  # of records: in 1 numbers were rounded and confidences kept instead of log-odds, 2 had no coarse maps
 USUAL_IMAGES = 1024  # the paper's number
 
 
@@ -51,12 +52,14 @@ def evaluate(
     reference: str | os.PathLike[str] | None = None,
     command: str = "",
     quiet: bool = False,
+    place: Place | None = None,
 ) -> Results:
     """Measure explanations: every method on every model by every metric.
 
     The folder `output` gets records.jsonl as the work goes on, and in the end results.json, table.md and pictures.
     Started again with the same settings, a stopped run goes on where it stopped; methods, metrics and models may be
-    added.
+    added. Started by torchrun or SLURM, on one machine or on several with a shared folder, the processes share the work
+    out; the first writes the results, which are those of a single process.
 
     Args:
         models: Networks by the names to show, or what `codanet evaluate` takes: files of weights, names of shipped
@@ -64,7 +67,8 @@ def evaluate(
         data: A data set's name, a folder of pictures, or what `load_data` gave.
         methods: Names in `METHODS`, with settings as in "rise:masks=2000", or functions (model, images, targets) ->
             maps [N, H, W] by name. Without any, the paper's eight.
-        metrics: Names in `METRICS`; without any, the paper's: accuracy, localisation and removal.
+        metrics: Names in `METRICS`, or of Quantus, "quantus:pixel-flipping"; without any, the paper's: accuracy,
+            localisation and removal.
         output: Folder of the results.
         split: "test" or "val", the held-out part, or "train".
         grids: How many grids for localisation; the paper's number, or as many as there are, if not given.
@@ -78,6 +82,7 @@ def evaluate(
         reference: JSON file of published figures to draw beside the measured ones.
         command: What to write down as the command that made the results.
         quiet: Print nothing.
+        place: Which of how many processes this is; by default what torchrun or SLURM say.
 
     Returns:
         The table, every single score, and where they come from.
@@ -104,19 +109,20 @@ def evaluate(
         data = load_data(data, root=root, size=image_size or image_side(given), source=source)
     pictures = {label: fitting(label, model, data, plan.train) for label, model in given.items()}
     some = next(iter(pictures.values()))  # of all models the same, but for the cut
-    needs = {name: METRICS[name].needs for name in named}
+    needs = {name: find_metric(name).needs for name in named}
     if "boxes" in needs.values() and some.split.boxes is None:
         without = ", ".join(name for name, need in needs.items() if need == "boxes")
         raise ValueError(f"these images of {data.name} have no boxes: leave out {without}, or use Tiny-ImageNet's val")
     samples = some.sample(images, USUAL_IMAGES, seed) if {"maps", "boxes", "method"} & {*needs.values()} else []
     settings = settings_of_records(plan, data, given)
-    with alone_in(Path(output), "the evaluation"):
-        records = Records(Path(output), settings)
-        measurement = Measurement(plan, data, given, pictures, samples, records, quiet)
+    place = own_place() if place is None else place
+    with crew_in(Path(output), "the evaluation", place) as crew:
+        records = Records(crew, settings)
+        measurement = Measurement(plan, data, given, pictures, samples, records, crew, quiet or place.rank > 0)
         if samples and images is None and len(samples) < USUAL_IMAGES:
             measurement.remark(f"{len(samples)} images are measured instead of {USUAL_IMAGES}: there are no more.")
         keys = measurement.make()
-        order = list(METRICS)
+        order = [*METRICS, *(name for name in named if name not in METRICS)]
         keys.sort(key=lambda key: order.index(key[2]))  # stable: models and methods stay in the order given
         provenance = {
             "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -136,8 +142,9 @@ def evaluate(
         results = Results(
             records.folder, rows_of(records, keys, given, published), scores, provenance, tuple(measurement.remarks)
         )
-        results.write()
-        draw(results, given, published)
+        if place.rank == 0:
+            results.write()
+            draw(results, given, published)
     return results
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, get_type_hints
 
 from ..attribution import method_title
-from ..metrics import METRICS
+from ..metrics import known_metric
 
 HEADS = ("metric", "model", "method", "mean", "95% interval", "n", "failed", "ms/map")
 
@@ -38,7 +38,8 @@ class Row:
 
     @property
     def title(self) -> str:
-        return METRICS[self.metric].title if self.metric in METRICS else self.metric
+        metric = known_metric(self.metric)
+        return metric.title if metric else self.metric
 
 
 def _plain(value: object, kind: Any) -> Any:
@@ -66,7 +67,7 @@ def cells(rows: Sequence[Row], star: str = "*") -> list[tuple[str, ...]]:
     published = compared(rows)
     lines: list[tuple[str, ...]] = []
     for row in rows:
-        metric = METRICS.get(row.metric)
+        metric = known_metric(row.metric)
         first = row.method and best.get((row.metric, row.model)) == row.method
         units = f"{row.n} in {row.units} {metric.unit if metric else 'units'}"
         line = (
@@ -87,7 +88,8 @@ def _best(rows: Sequence[Row]) -> dict[tuple[str, str], str]:
     """The method with the best mean, by metric and model: where there are several, and the metric ranks them."""
     found: dict[tuple[str, str], list[tuple[float, str]]] = {}
     for row in rows:
-        if row.method and row.metric in METRICS and METRICS[row.metric].ranked:
+        metric = known_metric(row.metric)
+        if row.method and metric and metric.ranked:
             methods = found.setdefault((row.metric, row.model), [])
             if not math.isnan(row.mean):
                 methods.append((row.mean if row.higher_is_better else -row.mean, row.method))
@@ -97,8 +99,8 @@ def _best(rows: Sequence[Row]) -> dict[tuple[str, str], str]:
 
 def words(rows: Sequence[Row]) -> list[str]:
     """What the metrics are, and what was odd."""
-    named = [name for name in dict.fromkeys(row.metric for row in rows) if name in METRICS]
-    told = [f"{METRICS[name].title}: {METRICS[name].about}." for name in named]
+    named = [known_metric(name) for name in dict.fromkeys(row.metric for row in rows)]
+    told = [f"{metric.title}: {metric.about}." for metric in named if metric]
     for row in rows:
         where = " of ".join(part for part in (row.title, method_title(row.method)) if part)
         told += [f"{where} on {row.model}, {count} of {row.n}: {note}." for note, count in row.notes.items()]

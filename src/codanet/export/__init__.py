@@ -8,9 +8,10 @@ from types import ModuleType
 from typing import Any
 
 from .check import Differences
+from .model import ExportedNet, load
 from .write import FORMATS, Exported, export
 
-__all__ = ["FORMATS", "Differences", "Exported", "export"]
+__all__ = ["FORMATS", "Differences", "Exported", "ExportedNet", "export", "load"]
 
 
 class _Room(ModuleType):

@@ -19,9 +19,10 @@ PACKAGE_SHA512 = (
 )
 ADDRESS = f"https://cdn.jsdelivr.net/npm/{PACKAGE}@{VERSION}"  # where its documentation loads it from
 SCRIPT, BINARY = "dist/ort.wasm.bundle.min.mjs", "dist/ort-wasm-simd-threaded.wasm"
-FILES = {  # sha256 of what is kept: what a page needs, and what lets Node.js find it
+FILES = {  # sha256 of what is kept: what a page needs, and what Node.js needs besides
     SCRIPT: "11e64bd8ffe11bd1a2a2f0d6275fdfbbba7262f0b76b99b53d228a8a22ef3d90",
     BINARY: "3398c10d07d229bd91b364548e130e0e51a8e5704b88c7c083ebbeb78842dee2",
+    "dist/ort-wasm-simd-threaded.mjs": "e13f7f94fc51b4ca72b12faeb1ee95f4ace6dfbc8939bc718aabdc0a27c4299b",
     "package.json": "16f69f755509990539aeb1c8445884960e91adcacab2e8dca8e44ee43601df5c",
 }
 

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from .._support.version import __version__
-from ..dau import DAUConv2d, NormFactor
+from ..dau import DAUConv2d
 from ..models.network import CoDANet
+from ..rescale import NormFactor
 
 OPSET, IR_VERSION = 17, 8  # what runtimes of 2022 and later read
 SMALLEST = 2.0**-100  # of |z|, as in dau.py
@@ -154,7 +155,10 @@ def build(
     size: tuple[int, int] | None = None,
     half: bool = False,
 ) -> ModelProto:
-    """The graph: `image` [N, C, H, W] and `target` [N] to `logits`, `contributions` and what else is asked for."""
+    """The graph: `image` [N, C, H, W] and `target` [N] to `logits`, `contributions` and what else is asked for.
+
+    For one image there may be any number M of targets: the way back is walked for each, the way in once.
+    """
     graph = _Graph(half)
     layers = [
         _Layer(graph, layer, factor, f"layers.{number}")
@@ -175,10 +179,12 @@ def build(
     row = graph.add("Div", row, graph.number(model.temperature))
     for layer in reversed(layers):
         row = layer.pull(row)
-    row = graph.add("Reshape", row, graph.add("Shape", encoded), **({"out": "rows"} if rows else {}))
-    parts = graph.add("Mul", row, encoded, **({"out": "channels"} if channels else {}))
-    graph.add("ReduceSum", parts, graph.shape(1), out="contributions", keepdims=0)
-    made = helper.make_model(
+    sizes = graph.add("Slice", graph.add("Shape", encoded), graph.shape(1), graph.shape(4), graph.shape(0))
+    shape = graph.add("Concat", graph.shape(0), sizes, axis=0)
+    # both are in every graph, so that a reader of the file can ask for them
+    graph.add("Mul", graph.add("Reshape", row, shape, out="rows"), encoded, out="channels")
+    graph.add("ReduceSum", "channels", graph.shape(1), out="contributions", keepdims=0)
+    onnx_model = helper.make_model(
         helper.make_graph(
             graph.nodes,
             model.name,
@@ -191,22 +197,22 @@ def build(
         ir_version=IR_VERSION,
         opset_imports=[helper.make_opsetid("", OPSET)],
     )
-    helper.set_model_props(made, metadata)
-    return made
+    helper.set_model_props(onnx_model, metadata)
+    return onnx_model
 
 
 def _inputs(model: CoDANet, size: tuple[int, int] | None) -> list[ValueInfoProto]:
     height, width = size or ("H", "W")
     return [
         helper.make_tensor_value_info("image", TensorProto.FLOAT, ["N", model.image_channels, height, width]),
-        helper.make_tensor_value_info("target", TensorProto.INT64, ["N"]),
+        helper.make_tensor_value_info("target", TensorProto.INT64, ["M"]),
     ]
 
 
 def _outputs(model: CoDANet, size: tuple[int, int] | None, channels: bool, rows: bool) -> list[ValueInfoProto]:
     height, width = size or ("H", "W")
-    encoded = ["N", 2 * model.image_channels, height, width]
-    shapes: dict[str, list[Any]] = {"logits": ["N", model.num_classes], "contributions": ["N", height, width]}
+    encoded = ["M", 2 * model.image_channels, height, width]
+    shapes: dict[str, list[Any]] = {"logits": ["N", model.num_classes], "contributions": ["M", height, width]}
     shapes |= {"channels": encoded} if channels else {}
     shapes |= {"rows": encoded} if rows else {}
     return [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from ..dau import NormFactor
 from ..models.network import CoDANet
+from ..rescale import NormFactor
 
 
 class ExplainedNet(nn.Module):

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from .check import Run
 
 
-def opened(path: Path) -> Any:
-    """An onnxruntime session of the file, with as many threads as PyTorch has."""
+def opened(source: Path | bytes) -> Any:
+    """An onnxruntime session of a file or its content, with as many threads as PyTorch has."""
     import onnxruntime
 
     onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3  # errors: it warns of shapes that are free on purpose
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    file = source if isinstance(source, bytes) else str(source)
+    return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
 
 
 def runner(session: Any) -> Run:
@@ -29,3 +32,13 @@ def runner(session: Any) -> Run:
         return logits, contributions
 
     return run
+
+
+def run(session: Any, outputs: Sequence[str], images: Tensor, targets: Tensor) -> list[Tensor]:
+    """Some outputs of the graph, and no more work than they need."""
+    import onnxruntime
+
+    options = onnxruntime.RunOptions()
+    options.only_execute_path_to_fetches = True
+    inputs = {"image": images.contiguous().numpy(), "target": targets.contiguous().numpy()}
+    return [torch.from_numpy(values) for values in session.run(list(outputs), inputs, options)]

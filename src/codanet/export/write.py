@@ -15,7 +15,6 @@ from .._support.extras import optional
 from .._support.files import expanded, replacing
 from .._support.messages import nearest, reason
 from .._support.version import __version__
-from ..models.hybrid import HybridNet
 from ..models.network import CoDANet, bare
 from ..models.weights import check_sizes
 from .check import Differences, Run, check_images, compare
@@ -121,6 +120,8 @@ def metadata(model: CoDANet) -> dict[str, str]:
     known = {
         "codanet": __version__,
         "name": model.name,
+        "layers": [asdict(layer) for layer in model.architecture],
+        "bias": model.dau_layers[0].has_bias,
         "class_names": model.class_names,
         "image_size": model.image_size,
         "image_channels": model.image_channels,
@@ -155,11 +156,6 @@ def exportable(model: nn.Module) -> CoDANet:
     inner = bare(model)
     if not isinstance(inner, CoDANet):
         raise ValueError(f"a {type(inner).__name__} was given: only a CoDANet has its explanation in its graph")
-    if isinstance(inner, HybridNet):
-        raise ValueError(
-            f"a model on {inner.backbone_name} was given, whose explanation begins at the features: only models that "
-            "see pixels are exported"
-        )
     if not isinstance(inner.rescale, str):
         raise ValueError("this model rescales with a function, which a graph cannot hold: use 'sq', 'l2' or 'l1'")
     return inner

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +14,10 @@ from .._support.extras import optional
 from ..attribution import Method, MethodSettings, attribute, settings_of
 from ..attribution.task import prepare, space_of
 from ..attribution.untouched import untouched
+from ..metrics.quantus import refuse, scored
 from ..models.explanation import Target
-from ..models.network import CoDANet, bare
+from ..models.network import bare
+from ..models.self_explaining import encodes
 
 FROM_QUANTUS = ("device", "channel_first", "softmax")  # what its metrics add to the keywords; a model knows its own
 
@@ -59,35 +60,20 @@ def quantus_scores(
     A CoDA-Net is given the encoded images, so that a metric with perturb_baseline=0.0 removes a pixel instead of making
     it dark (Quantus's "black" is the image's own minimum). What the metric watches is the logit, as the methods explain
     it. The model is in evaluation mode meanwhile. The metric draws its random numbers from the seed; the caller's are
-    left as they were.
+    left as they were. `codanet.metrics.quantus` says what of Quantus is mended for this, and that Completeness is
+    refused.
     """
     with optional():
         import quantus
     if not isinstance(metric, quantus.Metric):
         raise ValueError(f"metric is {metric!r}: give a Quantus metric, such as quantus.Sparseness()")
+    refuse(type(metric))
     model = bare(model)
-    if isinstance(model, CoDANet) and space_of(settings_of(method)) == "image":
+    if encodes(model) and space_of(settings_of(method)) == "image":
         raise ValueError("space is 'image': Quantus removes pixels of the encoded images, so leave it out")
     with untouched(model):
         task = prepare(model, images, targets, seed, batch_size)
         if task.targets.ndim != 1:
             raise ValueError("a score is made for one class per image: give one class, or one for each")
-        _seed(seed)
-        return metric(
-            model=model,
-            x_batch=task.inputs.cpu().numpy(),
-            y_batch=task.targets.cpu().numpy(),
-            a_batch=None,
-            channel_first=True,
-            softmax=False,
-            explain_func=explain_func,
-            explain_func_kwargs={"method": method, "seed": seed, "batch_size": batch_size},
-            device=str(task.inputs.device),
-        )
-
-
-def _seed(seed: int) -> None:
-    """Inside `untouched`, which puts the caller's state back."""
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 (Quantus draws from it)
-    torch.manual_seed(seed)
+        kwargs = {"method": method, "seed": seed, "batch_size": batch_size}
+        return scored(metric, model, task.inputs, task.targets, explain_func, kwargs, seed)

@@ -4,6 +4,7 @@ Grids are made as in the paper: for each a random set of classes, and of each cl
 image that no grid before it has used. Every class in a grid is explained once.
 """
 
+import torch
 from torch import Tensor, nn
 
 from ..data.pictures import Pictures
@@ -15,13 +16,15 @@ from .scores import NO_POSITIVE, NOT_FINITE, Scores
 from .share import cell_masks, has_positive, positive_share
 
 GRIDS_AT_ONCE = 4
+BLOCKS = 4  # on a side of a cell, in pictures of many maps
 
 
 def cell_shares(maps: Tensor, size: int) -> Scores:
     """Maps [G, size², size·H, size·W], the k-th for the class in the k-th cell, to G · size² scores.
 
     The share of the positive attribution that lies in the class's own cell. A map without any scores 0, one with values
-    that are not finite fails; both are noted.
+    that are not finite fails; both are noted. `extras["blocks"]` are the maps themselves, as coarse as a figure of many
+    of them needs.
     """
     cells = size * size
     if maps.ndim != 4 or maps.shape[1] != cells or maps.shape[2] % size or maps.shape[3] % size:
@@ -33,7 +36,25 @@ def cell_shares(maps: Tensor, size: int) -> Scores:
         NOT_FINITE if bad else NO_POSITIVE if not some else ""
         for bad, some in zip(failed.flatten().tolist(), positive.flatten().tolist(), strict=True)
     ]
-    return Scores("localisation", values.flatten(), tuple(notes), unit=cells)
+    return Scores("localisation", values.flatten(), tuple(notes), {"blocks": blocks(maps, size)}, unit=cells)
+
+
+def blocks(maps: Tensor, size: int) -> Tensor:
+    """Where the positive attribution of maps [G, size², size·H, size·W] lies, in thousandths of it.
+
+    [G · size², size · n, size · n], n blocks to a side of a cell, with the explained cell moved to the upper left
+    corner (as in Rao et al. 2022) so that maps of different cells can be added up. 0 for a map that has none.
+    """
+    height, width = maps.shape[2] // size, maps.shape[3] // size
+    number = max(n for n in range(1, BLOCKS + 1) if height % n == 0 and width % n == 0)
+    positive = maps.double().clamp(min=0).nan_to_num(nan=0, posinf=0)
+    sums = positive.unflatten(3, (size * number, -1)).sum(4).unflatten(2, (size * number, -1)).sum(3)
+    total = sums.sum((2, 3), keepdim=True)
+    shares = (1000 * sums / torch.where(total > 0, total, 1)).round().to(torch.int64)
+    moved = [
+        shares[:, cell].roll((-(cell // size) * number, -(cell % size) * number), (1, 2)) for cell in range(size * size)
+    ]
+    return torch.stack(moved, 1).flatten(0, 1)
 
 
 def localisation(
@@ -63,21 +84,21 @@ def localisation(
     parts = []
     for start in range(0, len(grids), grids_at_once):
         some = grids.part(start, start + grids_at_once)
-        parts.append(cell_shares(_maps(model, some, some.images(pictures), attribute), grids.size))
+        images = like(model, some.images(pictures))
+        parts.append(cell_shares(maps_of_cells(model, images, some.classes, attribute), grids.size))
     return Scores.join(parts)
 
 
-def _maps(model: nn.Module, grids: Grids, images: Tensor, attribute: Attribute) -> Tensor:
-    """One map per cell, [G, size², size·H, size·W]."""
-    images = like(model, images)
+def maps_of_cells(model: nn.Module, images: Tensor, targets: Tensor, attribute: Attribute) -> Tensor:
+    """One map per cell of grids, for targets [G, size²]: [G, size², size·H, size·W]."""
     if getattr(attribute, "several_targets", False):  # one forward pass for all classes of a grid
-        maps = attribute(model, images, grids.classes)
+        maps = attribute(model, images, targets)
     else:
-        maps = attribute(model, images.repeat_interleave(grids.classes.shape[1], 0), grids.classes.flatten())
-    wanted = (*grids.classes.shape, *images.shape[2:])
+        maps = attribute(model, images.repeat_interleave(targets.shape[1], 0), targets.flatten())
+    wanted = (*targets.shape, *images.shape[2:])
     if not isinstance(maps, Tensor) or maps.numel() != wanted[0] * wanted[1] * wanted[2] * wanted[3]:
         given = list(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
-        raise ValueError(f"the maps are {given} for {len(grids)} grids {list(images.shape)}: give a map per cell")
+        raise ValueError(f"the maps are {given} for {len(targets)} grids {list(images.shape)}: give a map per cell")
     return maps.detach().cpu().view(wanted)
 
 

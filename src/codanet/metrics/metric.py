@@ -23,6 +23,10 @@ Need = Literal["predictions", "maps", "boxes", "grids", "method"]
 POINTS = 129  # of a removal curve: every second pixel of the least or most important quarter of a 32x32 image
 
 
+class DoesNotFit(ValueError):
+    """A metric cannot be measured on this model with this method; the evaluation leaves it out and says so."""
+
+
 @dataclass(frozen=True)
 class Sample:
     """Some images of a split with all that a metric may ask for; what it does not need is empty."""

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from .network import CoDANet, bare
+from .network import bare
+from .self_explaining import SelfExplaining, encodes, one_vs_all
 
 PIXELS_AT_ONCE = 1 << 17  # in one forward pass: 128 images of 32x32
 
@@ -47,13 +48,13 @@ def logits_of(model: nn.Module, inputs: Tensor, batch_size: int | None = None) -
 
 def probabilities(model: nn.Module, logits: Tensor) -> Tensor:
     """A CoDA-Net's classes are one-vs-all, each with a sigmoid; other classifiers have a softmax."""
-    return logits.sigmoid() if isinstance(bare(model), CoDANet) else logits.softmax(1)
+    return logits.sigmoid() if one_vs_all(bare(model)) else logits.softmax(1)
 
 
 def log_odds(model: nn.Module, logits: Tensor, classes: Tensor) -> Tensor:
     """log p / (1 - p) of one class each, [N], for logits [N, classes]: exact where p itself rounds to 1."""
     own = logits.gather(1, classes[:, None])[:, 0]
-    if isinstance(bare(model), CoDANet):
+    if one_vs_all(bare(model)):
         return own
     others = logits.scatter(1, classes[:, None], -torch.inf).logsumexp(1)
     return (own - others).nan_to_num(nan=torch.nan)  # infinite for a single class, which a file cannot hold
@@ -62,7 +63,7 @@ def log_odds(model: nn.Module, logits: Tensor, classes: Tensor) -> Tensor:
 def network_input(model: nn.Module, images: Tensor) -> Tensor:
     """What pixels are removed from: a CoDA-Net's six encoded channels, other models' images."""
     images, model = like(model, images), bare(model)
-    return model.encode(images) if isinstance(model, CoDANet) else images
+    return model.encode(images) if isinstance(model, SelfExplaining) else images
 
 
 def baseline(model: nn.Module, inputs: Tensor) -> Tensor:
@@ -73,7 +74,7 @@ def baseline(model: nn.Module, inputs: Tensor) -> Tensor:
     For any other model nothing is known, and 0 is taken.
     """
     channels, model = inputs.shape[1], bare(model)
-    if not isinstance(model, CoDANet):
+    if not encodes(model):
         for module in (model, *model.children()):
             mean, std = getattr(module, "mean", None), getattr(module, "std", None)
             if isinstance(mean, Tensor) and isinstance(std, Tensor) and mean.numel() == std.numel() == channels:

@@ -8,10 +8,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ..dau import DAUConv2d, NormFactor, Rescale
+from ..dau import DAUConv2d, Rescale
+from ..rescale import NormFactor
 from .architectures import Layer
 from .explanation import Explanation, Target, resolve_targets
 from .linear_map import LinearMap
+from .self_explaining import SelfExplaining
 
 LOGIT_BIAS = math.log(0.1 / 0.9)  # b0: an untrained network gives every class a probability of 0.1
 LOWEST, HIGHEST = -0.5, 1.5  # what an image in [0, 1], noise added, may reach
@@ -27,7 +29,7 @@ def bare(model: nn.Module) -> nn.Module:
     return inner if isinstance(inner, nn.Module) else model
 
 
-class CoDANet(nn.Module):
+class CoDANet(SelfExplaining):
     """Images [N, C, H, W] in [0, 1], or already encoded [N, 2C, H, W], to logits [N, classes].
 
     logits = W(x) x / T + b0, so the contributions W(x) ⊙ x / T of a class add up to its logit less b0. Each class is
@@ -56,6 +58,9 @@ class CoDANet(nn.Module):
         >>> model.explain(torch.rand(2, 3, 8, 8)).pixels.shape
         torch.Size([2, 8, 8])
     """
+
+    encodes = True
+    one_vs_all = True
 
     def __init__(
         self,
@@ -180,6 +185,10 @@ class CoDANet(nn.Module):
             maps.sum((2, 3), dtype=torch.promote_types(maps.dtype, torch.float32)) / self.temperature + self.logit_bias
         )
 
+    def classify(self, maps: Tensor) -> Tensor:
+        """The logits of the last layer's map, as other networks have it by this name."""
+        return self.pool(maps)
+
     def forward(self, images: Tensor) -> Tensor:
         # without gradients the factors are kept from call to call; with them they are part of the graph
         return self._logits(self.encode(images), None if torch.is_grad_enabled() else self.norm_factors())
@@ -257,6 +266,9 @@ class CoDANet(nn.Module):
             bias=self.logit_bias,
             class_names=self.class_names,
         )
+
+    def own_maps(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        return self.explain(inputs, targets).pixels
 
     def _explained(
         self, encoded: Tensor, targets: Tensor | None, factors: Factors, targets_at_once: int

@@ -1,5 +1,6 @@
 """State dicts in the layout of the paper's published code."""
 
+import functools
 import os
 import re
 from collections.abc import Mapping
@@ -24,6 +25,8 @@ def import_state_dict(
 
     Each layer has `weighting_f.0.weight` (B, [r, C, k, k]), `weighting_f.1.weight` (A, [d·units, r, 1, 1]) and
     `weighting_f.1.bias` (b, [d·units]), the latter two viewed as (d, units, …) with d over (channel, row, column).
+    Layers stand where their names put them ("9.weight_mod." before "10.weight_mod."), in whichever order the state dict
+    lists them; a file of a network trained in parallel ("module.0.…") is read like any other.
 
     Args:
         source: A mapping of names to tensors, or a file written by torch.save. A file may hold plain tensors only.
@@ -31,7 +34,7 @@ def import_state_dict(
         **options: For `create_model`: temperature, rescale and the like, which a state dict does not tell.
 
     Returns:
-        The model in evaluation mode.
+        The model in evaluation mode, in float64 if the weights are, otherwise in float32.
 
     Raises:
         ValueError: If the file cannot be read as plain tensors, or has another layout or other shapes.
@@ -68,6 +71,7 @@ def import_state_dict(
         converted[f"layers.{index}.B"] = reorder(B.reshape(rank, size)).contiguous()
         converted[f"layers.{index}.A"] = reorder(columns).contiguous()
     check_tensors("the state dict", model.state_dict(), converted)
+    model.to(functools.reduce(torch.promote_types, (part.dtype for part in converted.values()), torch.float32))
     model.load_state_dict(converted)
     return model.eval()
 
@@ -114,7 +118,14 @@ def _published_layers(state: Mapping[str, Any], source: object) -> list[tuple[Te
             raise ValueError(
                 f"{_label(source)} has {prefix}weighting_f of shapes {shapes}, which do not fit each other"
             )
-    return [(parts["0.weight"], parts["1.weight"], parts.get("1.bias")) for parts in layers.values()]
+    ordered = [layers[prefix] for prefix in sorted(layers, key=_numbered)]
+    return [(parts["0.weight"], parts["1.weight"], parts.get("1.bias")) for parts in ordered]
+
+
+def _numbered(prefix: str) -> list[tuple[bool, int, str]]:
+    """A key that sorts names as people count: layer 9 before layer 10."""
+    parts = [part for part in re.split(r"(\d+)", prefix) if part]
+    return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
 
 
 def _layer_shape(B: Tensor, A: Tensor) -> tuple[int, int, int]:

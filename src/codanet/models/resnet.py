@@ -96,8 +96,12 @@ class ResNet(nn.Module):
         out = self.relu(self.bn1(self.conv1((images - self.mean) / self.std)))
         return self.layer3(self.layer2(self.layer1(out)))
 
+    def classify(self, maps: Tensor) -> Tensor:
+        """The logits [N, classes] of the last map."""
+        return self.linear(maps.mean((2, 3)))
+
     def forward(self, images: Tensor) -> Tensor:
-        return self.linear(self.features(images).mean((2, 3)))
+        return self.classify(self.features(images))
 
 
 def resnet20(num_classes: int = 10, weights: Weights = None) -> ResNet:

@@ -141,6 +141,8 @@ def load(path: str | os.PathLike[str], *, compile: bool = False, backbone: nn.Mo
         (32, 32)
     """
     path = weights_file(path)
+    if path.suffix.lower() == ".onnx":
+        raise ValueError(f"{path} is an exported graph: open it with codanet.export.load, which takes both kinds")
     header, tensors, metadata = _read(path)
     if not isinstance(header, Mapping):
         raise ValueError(f"{path} has a header that is not a mapping: it is damaged, so save the model again")

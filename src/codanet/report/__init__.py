@@ -14,6 +14,7 @@ from torch import nn
 
 from .._support.files import expanded, file_digest, replacing
 from .._support.html import text
+from .._support.numbers import check_whole
 from .._support.progress import progress_bar
 from .._support.version import __version__
 from ..data import ImageData
@@ -24,6 +25,7 @@ from ..models.weights import load
 from ..training.run_files import MODEL, SETTINGS
 from . import sections
 from .beside import beside, strongest
+from .card import IMAGES, card, corrupted_images
 from .curves import training_curves
 from .findings import Findings, find
 from .sources import Images, epochs, images, kind, read_json
@@ -52,21 +54,25 @@ def report(
     output: str | os.PathLike[str] | None = None,
     *,
     root: str | os.PathLike[str] | None = None,
+    corrupted: int = IMAGES,
     quiet: bool = False,
 ) -> Path:
     """Write the page, by default FOLDER/report.html.
 
     `folder` is what `codanet evaluate` or `codanet train` left. The confusion matrix and the decisions need the images:
-    they are taken from where the run had them, from `root`, or from the cache; nothing is downloaded.
+    they are taken from where the run had them, from `root`, or from the cache; nothing is downloaded. `corrupted`: on
+    how many of them, made worse, the model is tried.
     """
     folder = expanded(folder)
+    check_whole(0, corrupted=corrupted)
     what = kind(folder)
     path = expanded(output) if output is not None else folder / "report.html"
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the name of a file, such as {path / 'report.html'}")
     place = None if root is None else expanded(root)
     name = folder.resolve().name
-    body = _evaluation(folder, place, quiet) if what == "evaluation" else _run(folder, place, quiet)
+    make = _evaluation if what == "evaluation" else _run
+    body = make(folder, place, corrupted, quiet)
     title = f"{name}: {'evaluation' if what == 'evaluation' else 'training run'}"
     try:
         with replacing(path) as part:
@@ -88,7 +94,7 @@ def page(title: str, body: str) -> str:
     )
 
 
-def _run(folder: Path, root: Path | None, quiet: bool) -> str:
+def _run(folder: Path, root: Path | None, corrupted: int, quiet: bool) -> str:
     settings = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
     weights = folder / MODEL
     history = epochs(folder)
@@ -107,6 +113,7 @@ def _run(folder: Path, root: Path | None, quiet: bool) -> str:
         _summary(model, facts, found)
         + _missing(missing)
         + _decisions(found)
+        + _card(model, found, "", corrupted, quiet)
         + beside(model, found, {}, quiet=quiet)
         + sections.section("Training", curves)
         + sections.section("Maps as training went on", _maps(folder))
@@ -117,7 +124,7 @@ def _run(folder: Path, root: Path | None, quiet: bool) -> str:
     )
 
 
-def _evaluation(folder: Path, root: Path | None, quiet: bool) -> str:
+def _evaluation(folder: Path, root: Path | None, corrupted: int, quiet: bool) -> str:
     results = read_json(folder / "results.json")
     rows, made = results.get("rows"), results.get("provenance")
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows) or not isinstance(made, Mapping):
@@ -140,6 +147,7 @@ def _evaluation(folder: Path, root: Path | None, quiet: bool) -> str:
             continue
         found, missing = _findings(label, model, _images_of(model, made, root), quiet)
         body += _missing(missing) + _decisions(found, f" of {label}")
+        body += _card(model, found, f" of {label}", corrupted, quiet)
         body += beside(model, found, strongest(rows, label), f" on {label}", quiet=quiet)
     return body + sections.section("Where this comes from", sections.facts(made))
 
@@ -182,7 +190,7 @@ def _images_of(model: nn.Module, made: Mapping[str, Any], root: Path | None) -> 
     if isinstance(model, CoDANet):
         trained = mapping(model.provenance.get("settings"))
         own = model.provenance.get("data") == data.get("name")
-        settings = {**trained, "data": trained.get("data") if own else data.get("name")}
+        settings = {**trained, "data": trained.get("data") if own else data.get("name"), "holdout": 0}
     return images(settings, data.get("checksum"), root)
 
 
@@ -242,6 +250,12 @@ def _decisions(found: Findings | None, whose: str = "") -> str:
         + sections.section(f"Sure and wrong{whose}", sections.wrong_cases(found), SURE_WRONG)
         + sections.section(f"Confusion{whose}", sections.confusion(found), CONFUSION + unread)
     )
+
+
+def _card(model: nn.Module, found: Findings | None, whose: str, corrupted: int, quiet: bool) -> str:
+    total = corrupted_images(found, corrupted)
+    with progress_bar("trying worse images", total, shown=not quiet and total > 0, unit="images") as done:
+        return card(model, found, whose, images=corrupted, done=done)
 
 
 def _maps(folder: Path) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..data.pictures import Pictures
 from ..metrics import predict
+from ..metrics.predictions import Predictions
 from ..models.classifier import probabilities
 from ..models.network import CoDANet
 
@@ -34,6 +35,8 @@ class Case:
 @dataclass(frozen=True)
 class Findings:
     classes: tuple[str, ...]
+    pictures: Pictures  # the images that were looked at
+    predictions: Predictions  # what the model made of them
     confusion: Tensor  # int64 [true, said]
     right: tuple[Case, ...]  # the surest of each class, the surest class first
     wrong: tuple[Case, ...]  # the surest first
@@ -75,7 +78,8 @@ def find(
             return ()
         return _explained(model, pictures, found.indices[places].tolist(), said[places], truth[places])
 
-    return Findings(classes, confusion, cases(right), cases(wrong), len(pictures) - len(found.indices))
+    unread = len(pictures) - len(found.indices)
+    return Findings(classes, pictures, found, confusion, cases(right), cases(wrong), unread)
 
 
 def _worth_a_look(truth: Tensor, said: Tensor, sure: Tensor) -> tuple[list[int], list[int]]:

@@ -12,6 +12,7 @@ from typing import Any
 from .._support.download import cache_root
 from .._support.limits import read_json as limited_json
 from ..data import ImageData, canonical, load_data
+from ..data.split import held_out
 from ..training.run_files import LAST, LOGS, MODEL, SETTINGS
 
 EPOCH_NUMBERS = ("loss_epoch", "val_loss", "train_accuracy", "val_accuracy")
@@ -97,4 +98,7 @@ def images(settings: Mapping[str, Any], checksum: object, root: Path | None = No
         return Images(missing=f"The images of {name} cannot be read ({error})")
     if checksum and data.checksum != checksum:
         return Images(missing=f"The images of {name} on this machine are not those that were used")
+    holdout = settings.get("holdout")
+    if isinstance(holdout, int) and 0 < holdout < len(data.train):  # a test set is not looked at for a run's report
+        data = held_out(data, holdout, seed if isinstance(seed, int) else 0)
     return Images(data)

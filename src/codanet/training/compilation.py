@@ -53,5 +53,7 @@ class Compiled:
     def _run(self, encoded: Tensor) -> Tensor:
         assert self.logits is not None
         torch._dynamo.mark_dynamic(encoded, 0)
+        for side in (2, 3):  # or the second size would make the compiler look for code that fits all
+            torch._dynamo.mark_static(encoded, side)
         with torch._dynamo.config.patch(recompile_limit=64):  # a compilation a size, however many they grow through
             return self.logits(encoded, None)

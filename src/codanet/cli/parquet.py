@@ -1,0 +1,52 @@
+"""`codanet explain --parquet`: many pictures into a table."""
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from .._support.crew import place as own_place
+from .._support.files import expanded
+from .._support.messages import plain
+from .workers import together
+
+
+def tabulated(options: argparse.Namespace, arguments: list[str], paths: list[Path]) -> int:
+    """What is on disk in the end, in a line or as JSON."""
+    if options.layers or options.compare:
+        raise ValueError("a table holds the model's own maps: leave out --layers and --compare, or --parquet")
+    if not options.output:
+        raise ValueError("--parquet was given without --output: name a folder for the files, as in -o maps")
+    folder = expanded(options.output)
+    if folder.is_file() or (folder.suffix and not folder.is_dir()):
+        raise ValueError(f"{folder} is no folder: Parquet files go into one, so give a name without a suffix")
+    with together(options, ["explain", *arguments]) as place:
+        import torch
+
+        from ..models.weights import load
+        from ..plot.shards import explain_into
+
+        before = torch.get_num_threads()
+        torch.set_num_threads(options.threads or before)
+        try:
+            found = explain_into(
+                load(options.model),
+                paths,
+                folder,
+                targets=options.target or (),
+                top=options.top,
+                maps=options.maps,
+                place=place,
+            )
+        finally:
+            torch.set_num_threads(before)
+    if (place or own_place()).rank:
+        return 0
+    if options.json:
+        print(json.dumps(asdict(found)))
+    else:
+        print(plain(f"{found.pictures} pictures, {found.rows} rows in {found.shards} files in {folder}"))
+    if found.failed:
+        print(f"codanet: {found.failed} of {found.pictures} pictures could not be read", file=sys.stderr)
+    return 1 if found.failed else 0

@@ -1,0 +1,36 @@
+"""`--workers N`: the same command in several processes of this machine, which share the work out."""
+
+import argparse
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .._support.crew import MOST_WORKERS, Place, end_with_the_starter, workers
+from .parser import Parser, whole
+
+
+def add_workers(parser: Parser) -> None:
+    parser.add_argument(
+        "--workers",
+        type=whole(1, MOST_WORKERS),
+        default=1,
+        metavar="N",
+        help="processes of this machine that share the work (1); torchrun and SLURM do so on many machines",
+    )
+
+
+@contextmanager
+def together(options: argparse.Namespace, command: list[str]) -> Iterator[Place | None]:
+    """This process's place among the workers; None for what torchrun, SLURM or nobody says.
+
+    Processors are shared out as well, unless the user says how many threads there are to be.
+    """
+    if options.workers == 1:
+        end_with_the_starter()
+        yield None
+        return
+    if options.threads is None and "OMP_NUM_THREADS" not in os.environ:
+        options.threads = max(1, (os.cpu_count() or 1) // options.workers)
+    more = ["--workers", "1"] + (["--threads", str(options.threads)] if options.threads else [])
+    with workers(options.workers, [*command, *more]) as place:
+        yield place

@@ -1,0 +1,68 @@
+"""Compiled training: a compilation for every size of picture and no more, and a plain network where it fails."""
+
+import functools
+
+import pytest
+import torch
+
+from codanet.models.architectures import Layer
+from codanet.models.network import CoDANet
+from codanet.training.compilation import Compiled, has_compiler
+
+
+@pytest.fixture
+def model() -> CoDANet:
+    return CoDANet([Layer(4, rank=2), Layer(3, rank=2, kernel_size=1)], image_size=8)
+
+
+@pytest.fixture
+def compiled_shapes(monkeypatch) -> list[tuple]:
+    """Shapes of the encoded pictures, one for each graph that was handed to the compiler."""
+    shapes: list[tuple] = []
+
+    def backend(graph, inputs):
+        values = [node.meta["example_value"] for node in graph.graph.nodes if node.op == "placeholder"]
+        shapes.extend(each.shape for each in values if isinstance(each, torch.Tensor) and each.ndim == 4)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
+    torch._dynamo.reset()
+    return shapes
+
+
+def test_growing_pictures_are_compiled_size_by_size_and_batches_share(model, compiled_shapes):
+    said: list[str] = []
+    network = Compiled(model, said.append)
+    for side in (6, 8, 10):
+        for number in (4, 3, 5):  # the last batch of an epoch is smaller
+            pictures = torch.rand(number, 3, side, side)
+            torch.testing.assert_close(network(pictures), model(pictures))
+    assert [shape[2:] for shape in compiled_shapes] == [(side, side) for side in (6, 8, 10)]
+    for batch, _, *sides in compiled_shapes:
+        assert not isinstance(batch, int)  # a symbol: any number of pictures
+        assert all(isinstance(side, int) for side in sides)  # a number: symbols here break the compiler's code
+    assert [line.split(" in ")[0] for line in said] == [
+        f"compiled for pictures of {side}x{side}" for side in (6, 8, 10)
+    ]
+
+
+def test_a_network_that_cannot_be_compiled_goes_on_in_words(model, monkeypatch):
+    def backend(graph, inputs):
+        raise RuntimeError("no compiler\nis here")
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
+    torch._dynamo.reset()
+    said: list[str] = []
+    network, pictures = Compiled(model, said.append), torch.rand(2, 3, 8, 8)
+    for _ in range(2):
+        assert torch.equal(network(pictures), model(pictures))
+    (line,) = said
+    assert line.startswith("The network could not be compiled (")
+    assert line.endswith("going on without, which is only slower.")
+
+
+def test_a_compiler_is_looked_for(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    assert not has_compiler()
+    assert has_compiler("cuda")
