@@ -96,11 +96,13 @@ def _write(
 ) -> Run:
     """Write the file, and read it back as something to run."""
     if format == "onnx":
+        from .digest import entry
         from .graph import build
         from .session import opened, runner
 
         made = build(model, metadata(model), channels=channels, rows=rows, size=size, half=half)
-        path.write_bytes(made.SerializeToString())
+        content = made.SerializeToString()
+        path.write_bytes(content + entry(content))
         return runner(opened(path))
     from .program import write
 
