@@ -29,7 +29,7 @@ NVLINK, INFINIBAND = 450e9, 50e9  # bytes/s each way per GPU: NVLink 4, 900 GB/s
 NODE = 8  # GPUs joined by NVLink, one InfiniBand port each
 
 # Our assumptions, not on any data sheet
-COMPUTE_SHARE, BANDWIDTH_SHARE, MEMORY_SHARE = 0.4, 0.7, 0.9  # of peak rate, of memory and links, of capacity
+COMPUTE_SHARE, BANDWIDTH_SHARE, MEMORY_SHARE = 0.4, 0.7, 0.9  # shares of peak rate, of memory and links, of capacity
 CHOLESKY = 1 * TERA  # float64, many small matrices, and triangular systems: bound by latency, far below the peak
 KERNEL_SECONDS = 5e-6  # eager PyTorch starts a kernel about this often, so none takes less
 
@@ -40,8 +40,8 @@ COUNTED = (2, 3)  # batches that are counted; every operation grows by the same 
 @dataclass(frozen=True)
 class Method:
     label: str
-    form: str  # of the layers, as in `count_fake`
-    low: torch.dtype  # of the products with patches
+    form: str  # how the layers are computed, as in `count_fake`
+    low: torch.dtype  # what the products with patches are computed in
     single: float = TF32  # rate of float32 products
 
     def step(self, batch: int) -> Step:

@@ -39,7 +39,7 @@ class Operation:
     """One kernel."""
 
     name: str
-    dtype: torch.dtype  # of what it computes with
+    dtype: torch.dtype  # what it computes with
     flops: float
     bytes: float  # read and written: every tensor once, a broadcast one as it is stored
     alive: float  # bytes allocated since counting began and not yet freed, once it is done

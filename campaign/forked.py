@@ -23,7 +23,7 @@ MOST_MEMORY = 3 * 2**30  # bytes resident
 
 @dataclass(frozen=True)
 class Ending:
-    code: int  # of the exit; negative, the signal
+    code: int  # exit code; negative, the signal
     seconds: float
     memory: int  # bytes
     out: str
@@ -118,7 +118,7 @@ def leftovers(folder: Path) -> list[str]:
     return sorted(
         str(path.relative_to(folder))
         for path in folder.rglob("*")
-        if path.name.startswith((".codanet", ".tmp", ".probe", ".last", ".best"))
+        if path.name.startswith((".codanet-", ".codanet.lock", ".tmp", ".probe", ".last", ".best"))
         or path.name.endswith(".part")
         or (path.parent.name == TEMPORARY and not path.name.startswith(KEPT))
     )

@@ -32,7 +32,7 @@ class Crowd:
     def __init__(self, port: int, seed: int) -> None:
         self.port, self.seed = port, seed
         self.lock, self.requests, self.problems = threading.Lock(), 0, list[str]()
-        self.waits: list[float] = []  # of the predictions of polite visitors
+        self.waits: list[float] = []  # for the predictions of polite visitors
         self.over = threading.Event()
         config = json.loads(self.ask("GET", "/config")[1])
         # private events have no names: by their place, as the page is wired

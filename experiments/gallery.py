@@ -16,7 +16,7 @@ from codanet import plot
 from codanet.attribution import METHODS, attribute
 from codanet.data import load_data
 
-IMAGES = 4000  # of the test set, the first
+IMAGES = 4000  # the first of the test set
 OTHERS = ("occlusion9", "gradcam", "occlusion5", "grad", "intgrad")  # as they localise (docs/evaluation.md)
 CELLS = ("cat", "airplane", "horse", "truck")
 

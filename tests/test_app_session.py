@@ -137,4 +137,4 @@ def test_examples():
     data = ImageData("mine", tuple("abcde"), split, split, (16, 16), 3, "")
     assert list(examples(random_model(), data)) == list("abcde")
     assert list(examples(digits, load_data("digits"))) == list("0123456789")
-    assert list(examples(colour_model(), data)) == list(PHOTOGRAPHS)  # of another number of classes
+    assert list(examples(colour_model(), data)) == list(PHOTOGRAPHS)  # the data have another number of classes

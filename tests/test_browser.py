@@ -130,6 +130,19 @@ def read(image: Image.Image):
     return model, model.explain(codanet.read_image(image, model)[None], "all")
 
 
+def expect_the_box_to_stay_move_and_go(page) -> None:
+    """A box of 8 x 16 stays with another class, is made narrower by the keyboard, and removed by it."""
+    page.locator("#bars .class").nth(2).click()
+    page.wait_for_selector("#region tr.shown:has-text('green')")
+    assert page.locator(".stage .box").is_visible()
+    page.locator(".stage").focus()
+    page.keyboard.press("Shift+ArrowLeft")
+    page.wait_for_selector("#region:has-text('7 × 16 pixels')")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#region:has-text('Drag a box')")
+    assert not page.locator(".stage .box").is_visible()
+
+
 def test_upload_predict_and_choose_another_class(page):
     upload(page, Image.new("RGB", (64, 64), "blue"), "blue")
     upload(page, halves(160, "red", "lime"), "red")
@@ -173,16 +186,7 @@ def test_drag_a_box_and_read_its_part(page):
     place = "(({ style }) => `${style.left} ${style.width} ${style.height}`)(document.querySelector('.stage .box'))"
     page.wait_for_function(f"{place} === '0% 50% 100%'")
 
-    page.locator("#bars .class").nth(2).click()  # the box stays with another class
-    page.wait_for_selector("#region tr.shown:has-text('green')")
-    assert page.locator(".stage .box").is_visible()
-
-    page.locator(".stage").focus()
-    page.keyboard.press("Shift+ArrowLeft")
-    page.wait_for_selector("#region:has-text('7 × 16 pixels')")
-    page.keyboard.press("Escape")
-    page.wait_for_selector("#region:has-text('Drag a box')")
-    assert not page.locator(".stage .box").is_visible()
+    expect_the_box_to_stay_move_and_go(page)
 
 
 def test_the_slider_fades_and_the_picture_is_seen_as_the_model_sees_it(page):

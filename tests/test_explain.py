@@ -299,7 +299,7 @@ def test_too_many_for_one_page(folder, capsys, monkeypatch):
     code, _, err = run(capsys, ".", "-o", "why.png")
     assert code == 2
     assert "give a folder, as in -o why" in err
-    code, out, _ = run(capsys, ".")  # of itself it makes a folder
+    code, out, _ = run(capsys, ".")  # it makes a folder by itself
     assert (code, len(out.splitlines())) == (0, 3)
     assert (folder / "why" / "b-why.png").exists()
 

@@ -1,11 +1,14 @@
 """Hybrids: exact over the features of any layer of any backbone, and honest about it."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import nn
 
 from codanet.models.efficientnet_lite import CUTS, efficientnet_lite0
-from codanet.models.hybrid import FeatureExplanation, HybridNet, UpTo, hybrid, spread
+from codanet.models.feature_explanation import FeatureExplanation, spread
+from codanet.models.hybrid import HybridNet, UpTo, hybrid
 
 
 class Stranger(nn.Module):
@@ -221,3 +224,12 @@ def test_images_are_checked(stranger):
         model(torch.rand(1, 4, 8, 8))
     with pytest.raises(ValueError, match="image values run from"):
         model(torch.rand(1, 3, 32, 32) * 255)
+
+
+def test_threads_do_not_disturb_each_other(stranger):
+    cut, images = UpTo(stranger.eval(), "join"), torch.rand(24, 3, 32, 32)
+    with torch.no_grad():
+        one_by_one = [cut(image[None]) for image in images]
+        with ThreadPoolExecutor(4) as pool:
+            together = list(pool.map(lambda image: cut(image[None]), images))
+    assert all(map(torch.equal, one_by_one, together))

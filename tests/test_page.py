@@ -20,7 +20,19 @@ from codanet.export import engine as engines
 from codanet.export import page as pages
 from codanet.plot import colour_scale, heatmap
 from colours import colour_model, halves
-from test_browser import PATIENCE, drag, expect_verdict, give, number, png, rows, shown_map, upload, verdict
+from test_browser import (
+    PATIENCE,
+    drag,
+    expect_the_box_to_stay_move_and_go,
+    expect_verdict,
+    give,
+    number,
+    png,
+    rows,
+    shown_map,
+    upload,
+    verdict,
+)
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -166,16 +178,7 @@ def test_drag_a_box_and_read_its_part(page):
         assert outside == pytest.approx(float(why.pixels[0, c, :, 8:].sum()), abs=0.006)
         assert inside + outside + bias == pytest.approx(logit, abs=0.02)  # four numbers, each rounded
     assert "8 × 16 pixels, 50% of the picture" in page.locator("#region").inner_text()
-    page.locator("#bars .class").nth(2).click()  # the box stays with another class
-    page.wait_for_selector("#region tr.shown:has-text('green')")
-    assert page.locator(".stage .box").is_visible()
-
-    page.locator(".stage").focus()
-    page.keyboard.press("Shift+ArrowLeft")
-    page.wait_for_selector("#region:has-text('7 × 16 pixels')")
-    page.keyboard.press("Escape")
-    page.wait_for_selector("#region:has-text('Drag a box')")
-    assert not page.locator(".stage .box").is_visible()
+    expect_the_box_to_stay_move_and_go(page)
 
 
 def test_the_slider_fades_and_the_picture_is_seen_as_the_model_sees_it(page):

@@ -368,7 +368,7 @@ def test_maps_beside_those_of_other_methods(four_colours):
     alts = re.findall(r"<img src='data:image/png;base64,[^']+' alt='([^']+)'>", html)
     assert alts[0::4] == ["the image"] * 4
     assert alts[1::4] == ["contributions 100%"] * 4
-    assert alts[2::4] == ["IxG 100%"] * 4  # of a network with constant weights both are the same
+    assert alts[2::4] == ["IxG 100%"] * 4  # for a network with constant weights both are the same
     assert all(re.fullmatch(r"RISE:masks=20 \d+%", alt) for alt in alts[3::4])
     assert "IxG 0.750, RISE:masks=20 0.500" in html
 

@@ -35,7 +35,7 @@ def words(html: str) -> str:
 def test_the_card_counts_by_class_and_tries_worse_pictures(found):
     heard = []
     text = words(card(colour_model(), found, images=12, done=heard.append))
-    assert "red 20 100.0% 83.9% to 100.0% 80.0%" in text  # of 25 called red, 20 are
+    assert "red 20 100.0% 83.9% to 100.0% 80.0%" in text  # 20 of the 25 called red are
     assert "blue 20 75.0% 53.1% to 88.8% 100.0%" in text
     assert "Expected calibration error" in text
     assert "The same 12 held-out images" in text

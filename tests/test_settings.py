@@ -81,7 +81,13 @@ def test_lambda_recipes_regularise_and_ablations_sweep():
     assert runs[1][1].temperature == 50
 
 
-SHAPES = {"digits": (1, 8, 10), "cifar10": (3, 32, 10), "tiny-imagenet": (3, 64, 200), "imagenet100": (3, 256, 100)}
+SHAPES = {
+    "digits": (1, 8, 10),
+    "cifar10": (3, 32, 10),
+    "tiny-imagenet": (3, 64, 200),
+    "imagenet100": (3, 256, 100),
+    "photos": (3, 224, 4),
+}
 
 
 def shaped_like(settings: Settings) -> ImageData:

@@ -225,7 +225,7 @@ def test_loss_that_is_not_a_number(recipe, tmp_path, monkeypatch):
         loss, logits = objective.objective(model, images, labels, *rest)
         return (loss * float("nan") if model.training and counter.pop() == 0 else loss), logits
 
-    counter = list(range(12))  # of 9 batches an epoch: the 12th is in the second
+    counter = list(range(12))  # an epoch has 9 batches: the 12th is in the second
     monkeypatch.setattr(classification, "objective", poisoned)
     with pytest.raises(Divergence, match=r"nan at step 11 \(epoch 2\)"):
         train(recipe, tmp_path / "run", quiet=True)

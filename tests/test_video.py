@@ -18,7 +18,7 @@ from codanet.plot.film import explain_video
 from planted import RED, WHITE, planted
 
 NAMES = ("dark", "light", "none")
-LEVELS = (40, 60, 200, 230, 250)  # of grey, a frame each: two dark, three light
+LEVELS = (40, 60, 200, 230, 250)  # grey, a frame each: two dark, three light
 LEFT, RIGHT, MIDDLE = 16 + 120, 16 + 240 + 14 + 120, 16 + 26 + 120  # the middle of either panel, in dots
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 MOST_TEXT = 64 * 2**20  # bytes of a file of JSON
 MOST_THREADS = max(64, 4 * (os.cpu_count() or 1))
-LARGEST = 2**31 - 1  # of a number that counts something
+LARGEST = 2**31 - 1  # the largest number that may count something
 MOST_SAMPLES = 1_000_000  # masks, steps or samples that a method takes of a picture
 MOST_YAML, MOST_NESTING = 2**20, 8  # bytes and levels of a file of settings
 

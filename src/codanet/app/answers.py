@@ -17,7 +17,7 @@ from ..plot import pictures as as_pictures
 from . import views
 from .session import TILE_SIDE, Gallery, Session, finds, pictures
 
-CARD_SIDE = 480  # of each panel of the picture to take away
+CARD_SIDE = 480  # pixels of each panel in the picture to take away
 
 
 def tile_views(gallery: Gallery, session: Session) -> tuple[str, str]:

@@ -15,8 +15,8 @@ from typing import Any
 from .memory import give_back
 
 LISTENED, UNHEARD = 12, 3  # events of a visitor who listens, and of one who does not yet
-UNREAD = 64  # of all visitors together, joined and not fetched
-WAITING_BYTES = 96 * 2**20  # of pictures on their way
+UNREAD = 64  # answers not fetched, for all visitors together
+WAITING_BYTES = 96 * 2**20  # for pictures on their way
 PATIENCE = 60.0  # seconds that an answer waits to be fetched
 SILENCE = 30.0  # seconds that a socket may be open without a request, or without taking what it asked for
 SOCKETS = 512

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import sys
 
-ARENA_MAX, MMAP_THRESHOLD, TRIM_THRESHOLD = -8, -3, -1  # of mallopt
+ARENA_MAX, MMAP_THRESHOLD, TRIM_THRESHOLD = -8, -3, -1  # parameters of mallopt
 ARENAS, LARGE = 2, 2**20
 
 

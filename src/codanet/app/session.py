@@ -20,9 +20,9 @@ from ..models.network import CoDANet
 from . import views
 from .reading import Box, Reading, cell, read, share
 
-MOST_BYTES = 16 * 2**20  # of an uploaded picture
+MOST_BYTES = 16 * 2**20  # the largest upload
 MOST_UPLOADS = 9  # kept of a session: the last ones
-PHOTO_SIDE = 640  # of the picture shown
+PHOTO_SIDE = 640  # pixels of the picture shown
 TILE_SIDE = 96
 
 
@@ -80,7 +80,7 @@ def cropped(image: Image.Image, model: CoDANet) -> Image.Image:
 class Session:
     model: str
     uploads: tuple[Picture, ...] = ()  # the newest first
-    number: int = 0  # of uploads so far
+    number: int = 0  # uploads so far
     shown: tuple[str, ...] = ()  # key of the picture, or keys of all the pictures of a multi-image
     reading: Reading | None = None
     photo: str = ""  # data URI

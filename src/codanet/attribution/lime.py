@@ -16,7 +16,7 @@ from codanet.models.self_explaining import encodes
 
 from .task import MethodSettings, Task
 
-WIDTH = 0.25  # of the kernel sqrt(exp(-d²/width²)) over the cosine distance d, as in the published implementation
+WIDTH = 0.25  # in the kernel sqrt(exp(-d²/width²)) over the cosine distance d, as in the published implementation
 RIDGE = 1.0  # α of the linear model, as there
 
 
@@ -28,6 +28,8 @@ class Lime(MethodSettings):
     with probability 1/2. As in the implementation that the paper used, a hidden segment shows its mean colour;
     hidden="baseline" removes it as the other methods do. The same seed shows the i-th segment of every image alike.
     """
+
+    colours = True
 
     samples: int = 256
     features: int = 3
@@ -97,7 +99,7 @@ class Lime(MethodSettings):
         low, high = colours.min(), colours.max()
         if low < 0 or high > 1:
             colours = (colours - low) / (high - low)
-        found = quickshift(
+        segments = quickshift(
             np.ascontiguousarray(colours),
             ratio=self.ratio,
             kernel_size=self.kernel_size,
@@ -105,8 +107,8 @@ class Lime(MethodSettings):
             convert2lab=channels == 3,
             rng=task.seed,
         )
-        _, numbers = np.unique(found, return_inverse=True)
-        return torch.from_numpy(numbers.reshape(found.shape)).to(image.device)
+        _, numbers = np.unique(segments, return_inverse=True)
+        return torch.from_numpy(numbers.reshape(segments.shape)).to(image.device)
 
 
 def _means(image: Tensor, segments: Tensor) -> Tensor:

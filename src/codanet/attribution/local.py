@@ -130,14 +130,14 @@ class LocalResNet:
         boxes = boxes._replace(values=(boxes.values - mean) / std)
         boxes = follow(maps[0], boxes, maps[1].shape, Geometry(3, 1, 1), self.first)
         for index, (block, (first, second)) in enumerate(zip(self.blocks, self.pairs, strict=True)):
-            given, between, after = maps[2 * index + 1 : 2 * index + 4]
-            inner = follow(given, boxes, between.shape, Geometry(3, block.stride, 1), first)
+            before, between, after = maps[2 * index + 1 : 2 * index + 4]
+            inner = follow(before, boxes, between.shape, Geometry(3, block.stride, 1), first)
             outer = follow(between, inner, after.shape, Geometry(3, 1, 1), second)
             (top, rows), (left, columns) = (
                 Geometry(1, block.stride).seen(start, size)
                 for start, size in zip((outer.top, outer.left), outer.size, strict=True)
             )
-            past = crop(given, boxes, top, left, (rows, columns)).permute(0, 3, 1, 2)
+            past = crop(before, boxes, top, left, (rows, columns)).permute(0, 3, 1, 2)
             boxes = outer._replace(values=outer.values.add_(block.shortcut(past).permute(0, 2, 3, 1)).relu_())
         pooled = change(maps[-1], boxes) / (maps[-1].shape[0] * maps[-1].shape[1])
         return pooled @ self.model.linear.weight.T

@@ -9,6 +9,8 @@ from codanet._support.extras import optional
 from codanet._support.numbers import check_whole
 from codanet._support.progress import progress_bar
 from codanet.models.explanation import Target
+from codanet.models.feature_explanation import spread
+from codanet.models.hybrid import HybridNet
 from codanet.models.network import bare
 
 from .registry import Method, list_methods, settings_of
@@ -80,10 +82,12 @@ def attribute(
     settings.check(model)
     title, number = type(settings).__name__, len(images) if isinstance(images, Tensor) and images.ndim else 0
     with optional(), untouched(model), progress_bar(title, number, shown=progress, unit="images") as advance:
-        task = prepare(model, images, target, seed, batch_size, advance, space_of(settings))
+        task = prepare(model, images, target, seed, batch_size, advance, space_of(settings, model))
         alone = task.targets.ndim == 2 and not settings.several_targets
         maps = settings.maps(task.spread() if alone else task).detach().view(*task.targets.shape, *task.size)
     maps = maps.to(task.inputs.dtype)
+    if isinstance(model, HybridNet) and images.shape[1] == model.image_channels:
+        maps = spread(maps, images.shape[2], images.shape[3])  # what features were given, evenly over their pixels
     if not maps.isfinite().all():
         raise NotFinite(title, maps)
     return maps

@@ -61,9 +61,9 @@ class Occlusion(InputSettings):
         for windows, images in task.blocks(drops.shape[1]):
             number = torch.arange(windows.start, windows.stop, device=rows.device)
             covered = rows[number // len(columns), :, None] & columns[number % len(columns), None, :]  # [m, H, W]
-            given = task.inputs[images]
-            hidden = torch.where(covered[None, :, None], task.baseline[:, None], given[:, None])  # [n, m, C, H, W]
-            left = task.logits(hidden.flatten(0, 1)).view(len(given), len(number), -1)
+            originals = task.inputs[images]
+            hidden = torch.where(covered[None, :, None], task.baseline[:, None], originals[:, None])  # [n, m, C, H, W]
+            left = task.logits(hidden.flatten(0, 1)).view(len(originals), len(number), -1)
             left = left.gather(2, targets[images, None].expand(-1, len(number), -1))  # [n, m, K]
             drops[images, windows] = logits[images, None] - left
         return drops
@@ -71,15 +71,15 @@ class Occlusion(InputSettings):
     @torch.no_grad()
     def _local_drops(self, task: Task, network: Local, targets: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         """The same, by what a window changes alone."""
-        found = []
+        drops = []
         for image, classes in zip(task.inputs, targets, strict=True):
             maps, parts = network.maps(image), []
             for number in torch.arange(len(rows) * len(columns), device=rows.device).split(task.forward_batch):
                 boxes = self._boxes(image, task.baseline, rows[number // len(columns)], columns[number % len(columns)])
                 parts.append(-network.change(maps, boxes)[:, classes])
                 task.advance(len(number) / (len(rows) * len(columns)))
-            found.append(torch.cat(parts))
-        return torch.stack(found)
+            drops.append(torch.cat(parts))
+        return torch.stack(drops)
 
     def _boxes(self, image: Tensor, baseline: Tensor, rows: Tensor, columns: Tensor) -> Boxes:
         """The windows of covered rows [m, H] and columns [m, W]; one cut at the border moves back into the image."""
@@ -88,8 +88,8 @@ class Occlusion(InputSettings):
         place = torch.arange(self.window, device=rows.device)
         row, column = top[:, None] + place, left[:, None] + place  # [m, K]
         covered = rows.gather(1, row)[:, :, None] & columns.gather(1, column)[:, None]
-        given = image.permute(1, 2, 0)[row[:, :, None], column[:, None]]  # [m, K, K, C]
-        return Boxes(torch.where(covered[..., None], baseline.flatten(), given), top, left)
+        uncovered = image.permute(1, 2, 0)[row[:, :, None], column[:, None]]  # [m, K, K, C]
+        return Boxes(torch.where(covered[..., None], baseline.flatten(), uncovered), top, left)
 
     def _covered(self, size: int) -> Tensor:
         """[windows, size]: which places along one side each window covers."""

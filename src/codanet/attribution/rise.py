@@ -54,10 +54,10 @@ class Rise(InputSettings):
         total = grids.new_zeros(*targets.shape, *task.size)
         for some, images in task.blocks(self.masks):
             masks = torch.einsum("mhi,mij,mwj->mhw", down[top[some]], grids[some], across[left[some]])
-            given = inputs[images]
+            originals = inputs[images]
             shown = masks[None, :, None].to(inputs.dtype)
-            hidden = torch.lerp(task.baseline[:, None], given[:, None], shown)  # [n, m, C, H, W]
-            probabilities = task.probabilities(hidden.flatten(0, 1)).to(wide).view(len(given), len(masks), -1)
+            hidden = torch.lerp(task.baseline[:, None], originals[:, None], shown)  # [n, m, C, H, W]
+            probabilities = task.probabilities(hidden.flatten(0, 1)).to(wide).view(len(originals), len(masks), -1)
             weights = probabilities.gather(2, targets[images, None].expand(-1, len(masks), -1))  # [n, m, K]
             total[images] += torch.einsum("nmk,mhw->nkhw", weights, masks)
         return (total / (self.masks * self.probability)).view(*task.targets.shape, *task.size)
@@ -65,7 +65,7 @@ class Rise(InputSettings):
     def _enlargement(self, size: int) -> Tensor:
         """[shifts, size, cells]: bilinear weights of the cells at each place, for every shift of the crop."""
         cell = ceil(size / self.cells)
-        places = torch.arange(cell)[:, None] + torch.arange(size)[None]  # of the enlarged grid, [shifts, size]
+        places = torch.arange(cell)[:, None] + torch.arange(size)[None]  # in the enlarged grid, [shifts, size]
         enlarged = (self.cells + 1) * cell
         last = self.cells - 1
         at = ((places + 0.5) * self.cells / enlarged - 0.5).abs()  # mirrored at the first centre

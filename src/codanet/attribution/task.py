@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from codanet.dau import DAUConv2d
 from codanet.models.classifier import baseline, probabilities
 from codanet.models.explanation import Target, resolve_targets
+from codanet.models.hybrid import HybridNet
 from codanet.models.self_explaining import SelfExplaining
 
-FORWARD_PIXELS = 1 << 17  # of (perturbed) images that go through a model at a time: 128 images of 32x32
+FORWARD_PIXELS = 1 << 17  # the pixels of (perturbed) images that go through a model at a time: 128 images of 32x32
 GRADIENT_PIXELS = 1 << 14  # the same where a gradient keeps every activation: 16 images of 32x32
 
 Advance = Callable[[float], None]
@@ -91,6 +92,7 @@ class MethodSettings(ABC):
 
     several_targets: ClassVar[bool] = False  # whether maps of several classes share their passes through the model
     signed: ClassVar[bool] = True  # whether 0 divides what speaks for the class from what speaks against it
+    colours: ClassVar[bool] = False  # whether it looks at the colours of the image
     needs: ClassVar[Literal["", "own maps", "layer"]] = ""  # of the model: maps of its own, or a layer that makes one
 
     def lacks(self, model: nn.Module) -> str:
@@ -115,6 +117,7 @@ class InputSettings(MethodSettings):
     """Of a method that changes the input, or takes gradients with respect to it: which input of a CoDA-Net that is.
 
     "encoded": [x, 1-x], where a removed pixel is zero in all channels (sec. C.4), as in the model's own contributions.
+    On a hybrid these are the features.
     "image": x itself, where a removed pixel is black. The paper's published figures of these methods are of this kind:
     its code has the encoding inside of the model. Other classifiers know only images.
     """
@@ -126,8 +129,10 @@ class InputSettings(MethodSettings):
             raise ValueError(f"space is {self.space!r}: choose encoded or image")
 
 
-def space_of(settings: MethodSettings) -> str:
-    """Where a method works on a CoDA-Net."""
+def space_of(settings: MethodSettings, model: nn.Module) -> str:
+    """Where a method works on a CoDA-Net; the features of a hybrid have no colours."""
+    if isinstance(model, HybridNet) and settings.colours:
+        return "image"
     return settings.space if isinstance(settings, InputSettings) else "encoded"
 
 
@@ -142,14 +147,17 @@ def prepare(
 ) -> Task:
     """The task, checked: nothing is computed but the logits that the target needs."""
     inputs = _checked_images(model, images)
-    if isinstance(model, SelfExplaining) and model.encodes:
+    if isinstance(model, HybridNet):
+        with torch.no_grad():
+            inputs = inputs if space == "image" else model.encode(inputs)
+    elif isinstance(model, SelfExplaining) and model.encodes:
         inputs = model.encode(inputs)
         inputs = _decoded(inputs) if space == "image" else inputs
     task = Task(model, inputs, torch.empty(0), baseline(model, inputs), seed, batch_size, advance)
     logits = _first_logits(task, len(inputs) if target is None else 1)
     names = getattr(model, "class_names", None)
-    given, several = resolve_targets(target, len(inputs), logits.shape[1], names)
-    classes = logits.argmax(1, keepdim=True) if given is None else given.to(inputs.device)
+    wanted, several = resolve_targets(target, len(inputs), logits.shape[1], names)
+    classes = logits.argmax(1, keepdim=True) if wanted is None else wanted.to(inputs.device)
     chosen = classes if several else classes[:, 0]
     return Task(model, inputs, chosen, task.baseline, seed, batch_size, advance)
 
@@ -167,8 +175,8 @@ def _decoded(inputs: Tensor) -> Tensor:
 
 def _checked_images(model: nn.Module, images: Tensor) -> Tensor:
     if not isinstance(images, Tensor) or images.ndim != 4 or not images.is_floating_point() or 0 in images.shape:
-        given = f"{images.dtype} {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
-        raise ValueError(f"images are {given}: give floating point images [N, C, H, W], at least one")
+        what = f"{images.dtype} {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
+        raise ValueError(f"images are {what}: give floating point images [N, C, H, W], at least one")
     tensors = (tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point())
     like = next(tensors, images)
     if images.device != like.device:
@@ -188,8 +196,8 @@ def _first_logits(task: Task, number: int) -> Tensor:
     except (RuntimeError, IndexError) as error:
         raise ValueError(f"{name} cannot take images of shape {list(task.inputs.shape[1:])}: {error}") from error
     if not isinstance(probe, Tensor) or probe.ndim != 2 or len(probe) != 1:
-        given = f"shape {list(probe.shape)}" if isinstance(probe, Tensor) else type(probe).__name__
-        raise ValueError(f"{name} gives {given} for one image: a classifier gives logits [N, classes]")
+        what = f"shape {list(probe.shape)}" if isinstance(probe, Tensor) else type(probe).__name__
+        raise ValueError(f"{name} gives {what} for one image: a classifier gives logits [N, classes]")
     logits = task.logits(task.inputs[:number]) if number > 1 else probe
     if not logits.isfinite().all():
         raise ValueError(f"{name} gives logits that are not finite: its weights are damaged, or the images too large")

@@ -130,9 +130,9 @@ def _disagreement(model: Any, images: Tensor) -> float:
     """The largest difference of a class's rows of W(x) from Algorithm 1's, relative to the largest entry."""
     from codanet.benchmarks.algorithm1 import Algorithm1Net
 
-    found = model.eval().explain(images, target=0).rows
+    rows = model.eval().explain(images, target=0).rows
     expected = Algorithm1Net.from_model(model).explain(images, target=0).rows
-    return ((found - expected).abs().max() / expected.abs().max()).item()
+    return ((rows - expected).abs().max() / expected.abs().max()).item()
 
 
 def _profile(run: Run, top: int = 10) -> list[Job]:

@@ -20,8 +20,8 @@ CONVOLUTIONS = {"convolution", "convolution_backward", "mkldnn_convolution"}  # 
 class Place:
     """Where the numbers of a tensor are, without keeping them."""
 
-    address: int  # of its storage: what shared memory, at once or one after the other, shares it again
-    numbers: int  # of the whole storage
+    address: int  # where its storage begins: what shared memory, at once or one after the other, shares it again
+    numbers: int  # in the whole storage
     dtype: torch.dtype
     shape: tuple[int, ...]
     stride: tuple[int, ...]

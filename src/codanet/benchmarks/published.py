@@ -39,10 +39,10 @@ class PublishedConv2d(Algorithm1Conv2d):
 
     def apply_weights(self, in_tensor: Tensor, weights: tuple[Tensor, Tensor]) -> Tensor:  # type: ignore[override]
         """α(‖u‖) u(p)ᵀp: [N, units, h, w]."""
-        made, scale = weights
+        unscaled, scale = weights
         patches = F.unfold(in_tensor, self.kernel_size, padding=self.padding, stride=self.stride)
-        patches = patches.view(len(in_tensor), self.patch_dim, 1, *made.shape[3:])
-        return (patches * made).sum(1) * scale
+        patches = patches.view(len(in_tensor), self.patch_dim, 1, *unscaled.shape[3:])
+        return (patches * unscaled).sum(1) * scale
 
 
 class PublishedNet(Algorithm1Net):

@@ -57,7 +57,9 @@ def parser() -> Parser:
     parser.add_argument("--compare", metavar="METHODS", default="", help="other methods: gradcam,ixg,intgrad,rise,…")
     parser.add_argument("--layers", action="store_true", help="contributions from every layer, too")
     parser.add_argument(
-        "--style", choices=STYLES, default="map", help="map, overlay on the image, or weights in colour"
+        "--style",
+        choices=STYLES,
+        help="map, overlay on the image, or weights in colour (default: map; for photographs on a backbone overlay)",
     )
     parser.add_argument(
         "--palette", choices=PALETTES, default="red-blue", help="orange-purple if red and green are hard to tell"
@@ -147,7 +149,7 @@ def _pictures(
     names_of_classes = model.class_names or [str(number) for number in range(model.num_classes)]
     widths = min(60, max(len(str(path)) for path in paths)), options.top * (max(map(len, names_of_classes)) + 7) - 2
     failed, lines = 0, list[str]()
-    say = lines.append if one_file else _printer()  # of one page nothing is said until it is written
+    say = lines.append if one_file else _printer()  # nothing is said of a page until it is written
     with progress_bar("explaining", len(paths), shown=len(paths) > 1, unit="pictures") as advance:
         for explained, picture in ahead(finished, results, WRITERS, 4 * WRITERS):
             advance(1)

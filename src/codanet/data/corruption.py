@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import conv2d, pad
 
-SEED = 0  # of the noise
+SEED = 0  # for the noise
 
 
 def jpeg(images: Tensor, quality: int) -> Tensor:

@@ -37,21 +37,23 @@ def examples(model: CoDANet, data: ImageData | None = None) -> dict[str, Image.I
 
 
 def of_each_class(data: ImageData) -> dict[str, Image.Image]:
-    found: dict[str, Image.Image] = {}
+    chosen: dict[str, Image.Image] = {}
     for label, name in list(enumerate(data.classes))[:MOST]:
         members = (data.val.labels == label).nonzero()[:, 0]
         if len(members):
             image, _ = data.val[int(members[0])]
-            found[name] = to_image(image)
-    return found
+            chosen[name] = to_image(image)
+    return chosen
 
 
 def photographs() -> Mapping[str, Image.Image]:
     with optional():
         pictures = import_module("skimage.data")
-    found = {}
+    images = {}
     for name, function in PHOTOGRAPHS.items():
         array = getattr(pictures, function)()
         array = array[0] if isinstance(array, tuple) else array  # the left one of a stereo pair
-        found[name] = Image.fromarray(array if array.dtype == np.uint8 else array.astype(np.uint8) * 255).convert("RGB")
-    return found
+        images[name] = Image.fromarray(array if array.dtype == np.uint8 else array.astype(np.uint8) * 255).convert(
+            "RGB"
+        )
+    return images

@@ -21,7 +21,7 @@ from .._support.messages import reason
 from .film_length import STILL_SECONDS, Outline, film_outlines, gif_outlines
 from .image import flatten, opened
 
-MAX_PIXELS = 36_000_000  # of a frame: 8K, and some
+MAX_PIXELS = 36_000_000  # in a frame: 8K, and some
 MAX_FRAMES = 2000
 MAX_TOTAL_PIXELS = 8_000_000_000  # over all frames, some 4000 of full HD
 MAX_SECONDS = 3600

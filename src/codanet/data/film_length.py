@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-STILL_SECONDS = 0.1  # of a frame without a duration, as browsers take it
+STILL_SECONDS = 0.1  # for a frame without a duration, as in browsers
 IMAGE, EXTENSION, END, TIMES = b",", b"!", b";", 0xF9  # the blocks of a GIF
 
 

@@ -92,8 +92,8 @@ def split_folders(root: Path) -> tuple[Path, Path | None]:
     train = root / "train"
     if not (train.is_dir() and visible_folders(train)):
         return root, None
-    found = [root / name for name in VALIDATION_NAMES if (root / name).is_dir() and visible_folders(root / name)]
-    return train, found[0] if found else None
+    validation = [root / name for name in VALIDATION_NAMES if (root / name).is_dir() and visible_folders(root / name)]
+    return train, validation[0] if validation else None
 
 
 def visible_folders(folder: Path) -> list[Path]:

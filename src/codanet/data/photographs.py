@@ -29,10 +29,10 @@ LONGEST = 4 / 3  # the ratio of the sides up to which photographs are taken whol
 STEP = 32  # the longer side is a multiple of it, as are the strides of backbones
 
 
-def load_photographs(root: Path, *, side: int, size: int | None = None, seed: int = 0) -> ImageData:
+def load_photographs(root: Path, *, side: int = 224, size: int | Size | None = None, seed: int = 0) -> ImageData:
     """As `load_folder`, but read from disk, and with `side` as the shorter side of what most photographs look like.
 
-    size: the side of squares, if all are to be squares.
+    size: the side of squares, if all are to be squares, or their height and width.
     """
     classes, train, val = listings(root, seed)
     check_classes(train, classes, root)

@@ -55,11 +55,13 @@ class Pictures:
             raise ValueError(f"{number} images are asked for and there are {len(self)}: ask for 1 to {len(self)}")
         count = min(wanted, len(self)) if number is None else number
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed)).tolist()
-        found: list[int] = []
+        readable: list[int] = []
         for start in range(0, len(order), 64):
-            found += self.read(order[start : start + 64])[2]
-            if len(found) >= count:
-                return found[:count]
-        if number is not None or not found:
-            raise ValueError(f"{number or count} images are asked for and only {len(found)} of {len(self)} can be read")
-        return found
+            readable += self.read(order[start : start + 64])[2]
+            if len(readable) >= count:
+                return readable[:count]
+        if number is not None or not readable:
+            raise ValueError(
+                f"{number or count} images are asked for and only {len(readable)} of {len(self)} can be read"
+            )
+        return readable

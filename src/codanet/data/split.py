@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -48,9 +48,9 @@ class Split(Dataset[Batch]):
 
     def digest(self) -> str:
         """sha256 of the labels and of what tells the images from others."""
-        found = sha256(self.labels.contiguous().numpy().tobytes())
-        self._identify(found.update)
-        return found.hexdigest()
+        content = sha256(self.labels.contiguous().numpy().tobytes())
+        self._identify(content.update)
+        return content.hexdigest()
 
     def _identify(self, told: Callable[[bytes], None]) -> None:
         """A subclass may add what identifies its images; here there are only labels."""
@@ -148,6 +148,17 @@ class ImageData:
     channels: int
     checksum: str
     skipped: tuple[str, ...] = ()  # unreadable files
+
+
+def in_memory(
+    name: str, classes: tuple[str, ...], tensors: Mapping[str, Tensor], checksum: str, size: int | None
+) -> ImageData:
+    """A set kept as `train_images`, `train_labels`, `val_images` and `val_labels`, at its own size or another."""
+    train, val = (
+        MemorySplit(resized(tensors[f"{part}_images"], size), tensors[f"{part}_labels"]) for part in ("train", "val")
+    )
+    _, channels, height, width = train.images.shape
+    return ImageData(name, classes, train, val, (height, width), channels, checksum)
 
 
 def held_out(data: ImageData, number: int, seed: int) -> ImageData:

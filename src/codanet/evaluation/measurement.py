@@ -26,7 +26,8 @@ from ..metrics.maps import maps_of
 from ..metrics.metric import Need
 from ..metrics.predictions import ACCURACY
 from ..metrics.scores import Scores
-from ..models.classifier import network_input
+from ..models.classifier import baseline, network_input
+from ..models.hybrid import HybridNet
 from ..models.self_explaining import encodes
 from .methods import Timed, fits
 from .records import Key, Record, Records
@@ -243,7 +244,10 @@ class Measurement:
     def _empty(self, label: str, method: Attribute, images: Tensor) -> Tensor | None:
         """Of a method that works on the image itself: a black one, encoded; None for a removed pixel everywhere."""
         model = self.models[label]
-        if encodes(model) and isinstance(method, Registered) and space_of(method.settings) == "image":
+        on_image = isinstance(method, Registered) and space_of(method.settings, model) == "image"
+        if on_image and isinstance(model, HybridNet):
+            return baseline(model, images[:1])
+        if on_image and encodes(model):
             return network_input(model, torch.zeros_like(images[:1]))
         return None
 

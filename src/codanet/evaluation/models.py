@@ -1,5 +1,6 @@
 """The models of an evaluation: where they come from, and whether they fit the data."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,13 @@ from torch import nn
 
 from .._support.files import file_digest
 from .._support.messages import nearest
-from ..data import ImageData
+from ..data import ImageData, canonical, load_data
+from ..data.photographs import load_photographs
 from ..data.pictures import Pictures
 from ..export import load
 from ..models.classifier import logits_of
 from ..models.digest import model_digest
+from ..models.hybrid import HybridNet
 from ..models.labels import short_name
 from ..models.network import CoDANet
 from ..models.resnet import RESNETS
@@ -53,9 +56,40 @@ def image_side(models: dict[str, nn.Module]) -> int | None:
 
 def _trained_at(model: CoDANet) -> int | None:
     """What the header of a file says, which may be anything."""
-    settings = model.provenance.get("settings")
-    side = settings.get("image_size") if isinstance(settings, dict) else None
+    side = _settings(model).get("image_size")
     return side if isinstance(side, int) and side > 0 else None
+
+
+def _settings(model: CoDANet) -> dict[str, Any]:
+    settings = model.provenance.get("settings")
+    return settings if isinstance(settings, dict) else {}
+
+
+def read_data(
+    models: dict[str, nn.Module],
+    data: str | os.PathLike[str],
+    root: str | os.PathLike[str] | None,
+    image_size: int | None,
+    source: str,
+) -> ImageData:
+    """The images at the size that the models take; of a folder, the part that they were not trained on."""
+    hybrids = [model for model in models.values() if isinstance(model, HybridNet)]
+    place, seed = Path(data).expanduser(), split_seed(models)
+    if hybrids and place.is_dir() and canonical(str(data)) is None:
+        return load_photographs(place, size=image_size or hybrids[0].image_size, seed=seed)
+    return load_data(data, root=root, size=image_size or image_side(models), source=source, seed=seed)
+
+
+def split_seed(models: dict[str, nn.Module]) -> int:
+    """Of the split between training and held-out pictures of a folder, as the models' trainings drew it."""
+    seeds = {_settings(model).get("seed", 0) for model in models.values() if isinstance(model, CoDANet)}
+    if len(seeds) > 1:
+        raise ValueError(
+            f"the models were trained with seeds {sorted(map(str, seeds))}, so that one may have seen what another has "
+            "not: evaluate them one at a time"
+        )
+    seed = seeds.pop() if seeds else 0
+    return seed if isinstance(seed, int) else 0
 
 
 def fitting(label: str, model: nn.Module, data: ImageData, train: bool) -> Pictures:

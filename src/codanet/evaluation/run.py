@@ -14,14 +14,14 @@ from .._support.crew import Place, crew_in
 from .._support.crew import place as own_place
 from .._support.messages import nearest
 from .._support.version import __version__
-from ..data import ImageData, load_data
+from ..data import ImageData
 from ..metrics import METRICS, choose_metrics, find_metric
 from ..metrics.metric import POINTS
 from ..models.network import bare
 from .figures import draw
 from .measurement import Measurement, Plan
 from .methods import Methods, choose_methods
-from .models import fitting, image_side, load_models, model_digest
+from .models import fitting, load_models, model_digest, read_data
 from .published import Published
 from .records import Records
 from .results import Results, rows_of
@@ -29,7 +29,7 @@ from .results import Results, rows_of
 METHODS_OF_THE_PAPER = ("contributions", "grad", "ixg", "intgrad", "gradcam", "deeplift", "occlusion5", "occlusion9")
 METRICS_OF_THE_PAPER = ("accuracy", "localisation", "removal")
 SPLITS = {"val": False, "test": False, "train": True}  # whether it is the training part
-FORMAT = 3  # of records: in 1 numbers were rounded and confidences kept instead of log-odds, 2 had no coarse maps
+FORMAT = 3  # the records': in 1 numbers were rounded and confidences kept instead of log-odds, 2 had no coarse maps
 USUAL_IMAGES = 1024  # the paper's number
 
 
@@ -106,9 +106,9 @@ def evaluate(
     given, files = (dict(models), {}) if isinstance(models, Mapping) else load_models(models)
     given = {label: bare(model) for label, model in given.items()}
     if not isinstance(data, ImageData):
-        data = load_data(data, root=root, size=image_size or image_side(given), source=source)
+        data = read_data(given, data, root, image_size, source)
     pictures = {label: fitting(label, model, data, plan.train) for label, model in given.items()}
-    some = next(iter(pictures.values()))  # of all models the same, but for the cut
+    some = next(iter(pictures.values()))  # the same for all models, but for the cut
     needs = {name: find_metric(name).needs for name in named}
     if "boxes" in needs.values() and some.split.boxes is None:
         without = ", ".join(name for name, need in needs.items() if need == "boxes")

@@ -15,8 +15,8 @@ from ..data.image import fit, to_tensor
 from ..models.network import CoDANet
 
 LOGITS, MAPS, SUMS = 1e-4, 1e-4, 1e-4  # the most that a file may differ
-OPEN_SIZE = (64, 64)  # of the images for a model that takes any
-PIXELS = 1 << 17  # of all the images of a check
+OPEN_SIZE = (64, 64)  # what a model that takes any size is checked with
+PIXELS = 1 << 17  # at most, in all the images of a check
 
 # (image, target) to logits and contributions
 Run = Callable[[NDArray[np.float32], NDArray[np.int64]], tuple[NDArray[np.float32], NDArray[np.float32]]]
@@ -66,7 +66,7 @@ def differences(
     targets = torch.where(targets < 0, predicted, targets)
     why = model.explain(images.to(model.device), targets.to(model.device))
     ours, theirs = why.logits.double().cpu().numpy(), logits.astype(np.float64)
-    shown, expected = maps.astype(np.float64), why.pixels.double().cpu().numpy()
+    shown, expected = maps.astype(np.float64), why.contributions.sum(-3).double().cpu().numpy()
     with np.errstate(invalid="ignore"):
         sums = shown.sum((1, 2)) + model.logit_bias - theirs[np.arange(len(theirs)), targets.numpy()]
         size = np.maximum(np.abs(theirs[np.arange(len(theirs)), targets.numpy()]), np.abs(shown).sum((1, 2)) / 100)

@@ -21,15 +21,18 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 
 from .._support.version import __version__
 from ..dau import DAUConv2d
+from ..models.hybrid import HybridNet
 from ..models.network import CoDANet
 from ..rescale import NormFactor
+from .features import encoded
+from .numbers import numbers
 
 OPSET, IR_VERSION = 17, 8  # what runtimes of 2022 and later read
-SMALLEST = 2.0**-100  # of |z|, as in dau.py
-MOST = float(np.finfo(np.float32).max) / 8  # of 1 / s², as in rescale.py
+SMALLEST = 2.0**-100  # the least |z|, as in dau.py
+MOST = float(np.finfo(np.float32).max) / 8  # the most 1 / s² may be, as in rescale.py
 
 
-class _Graph:
+class Graph:
     """Nodes and constants, each named when it is added."""
 
     def __init__(self, half: bool):
@@ -69,15 +72,15 @@ class _Graph:
 class _Layer:
     """A layer in the graph: the way in, and the way back."""
 
-    def __init__(self, graph: _Graph, layer: DAUConv2d, factor: NormFactor, name: str):
+    def __init__(self, graph: Graph, layer: DAUConv2d, factor: NormFactor, name: str):
         self.graph, self.layer, self.name = graph, layer, name
         self.R, self.n, _ = layer.A.shape
         self.A = graph.weight(f"{name}.A", _filters(layer, layer.A.flatten(0, 1)))
         self.B = graph.weight(f"{name}.B", _filters(layer, layer.B))
         _, self.m, _ = factor.matrix.shape
         matrix = factor.matrix.permute(1, 2, 0).flatten(0, 1)  # rows F_jᵀ, m of them a unit
-        self.F = graph.constant(f"{name}.F", _numbers(matrix))
-        self.size = graph.constant(f"{name}.size", _numbers(factor.size)[:, None])
+        self.F = graph.constant(f"{name}.F", numbers(matrix))
+        self.size = graph.constant(f"{name}.size", numbers(factor.size)[:, None])
 
     def forward(self, x: str) -> str:
         graph, layer, R, n = self.graph, self.layer, self.R, self.n
@@ -159,12 +162,12 @@ def build(
 
     For one image there may be any number M of targets: the way back is walked for each, the way in once.
     """
-    graph = _Graph(half)
+    graph = Graph(half)
     layers = [
         _Layer(graph, layer, factor, f"layers.{number}")
         for number, (layer, factor) in enumerate(zip(model.dau_layers, model.norm_factors(), strict=True))
     ]
-    encoded = maps = graph.add("Concat", "image", graph.add("Sub", graph.number(1), "image"), axis=1)
+    inputs = maps = encoded(graph, model)
     for layer in layers:
         maps = layer.forward(maps)
     pooled = graph.add(
@@ -179,10 +182,10 @@ def build(
     row = graph.add("Div", row, graph.number(model.temperature))
     for layer in reversed(layers):
         row = layer.pull(row)
-    sizes = graph.add("Slice", graph.add("Shape", encoded), graph.shape(1), graph.shape(4), graph.shape(0))
+    sizes = graph.add("Slice", graph.add("Shape", inputs), graph.shape(1), graph.shape(4), graph.shape(0))
     shape = graph.add("Concat", graph.shape(0), sizes, axis=0)
     # both are in every graph, so that a reader of the file can ask for them
-    graph.add("Mul", graph.add("Reshape", row, shape, out="rows"), encoded, out="channels")
+    graph.add("Mul", graph.add("Reshape", row, shape, out="rows"), inputs, out="channels")
     graph.add("ReduceSum", "channels", graph.shape(1), out="contributions", keepdims=0)
     onnx_model = helper.make_model(
         helper.make_graph(
@@ -211,7 +214,10 @@ def _inputs(model: CoDANet, size: tuple[int, int] | None) -> list[ValueInfoProto
 
 def _outputs(model: CoDANet, size: tuple[int, int] | None, channels: bool, rows: bool) -> list[ValueInfoProto]:
     height, width = size or ("H", "W")
-    encoded = ["M", 2 * model.image_channels, height, width]
+    channels_seen = 2 * model.image_channels
+    if isinstance(model, HybridNet):  # of the features, as many as the backbone makes
+        height, width, channels_seen = "h", "w", model.encoded_channels
+    encoded = ["M", channels_seen, height, width]
     shapes: dict[str, list[Any]] = {"logits": ["N", model.num_classes], "contributions": ["M", height, width]}
     shapes |= {"channels": encoded} if channels else {}
     shapes |= {"rows": encoded} if rows else {}
@@ -219,9 +225,4 @@ def _outputs(model: CoDANet, size: tuple[int, int] | None, channels: bool, rows:
 
 
 def _filters(layer: DAUConv2d, rows: Any) -> NDArray[np.float32]:
-    return _numbers(layer._filters(rows, rows.dtype))
-
-
-def _numbers(tensor: Any) -> NDArray[np.float32]:
-    array: NDArray[np.float32] = tensor.detach().cpu().float().numpy()
-    return array
+    return numbers(layer._filters(rows, rows.dtype))

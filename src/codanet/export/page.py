@@ -33,8 +33,8 @@ from .write import export, exportable
 WEB = Path(__file__).parent / "web"
 SHARED = ("picker", "viewer", "chooser", "saver")  # the scripts that `codanet demo` has, too
 OWN = ("packing", "picture", "colours", "network", "views", "files", "desk")
-PICTURE_SIDE = 224  # of the examples, the shorter side
-MOST_BYTES = 64 * 2**20  # of a picture given to the page
+PICTURE_SIDE = 224  # the shorter side of the examples
+MOST_BYTES = 64 * 2**20  # the largest picture the page takes
 # Nothing but what is in the file: scripts by digest, the engine from the page's own memory, no request anywhere.
 POLICY = (
     "default-src 'none'; script-src '{digest}' blob: 'wasm-unsafe-eval'; style-src 'unsafe-inline'; "
@@ -48,7 +48,7 @@ class Page:
 
     path: Path
     bytes: int
-    differences: dict[str, Differences]  # of every model's graph from PyTorch
+    differences: dict[str, Differences]  # how far every model's graph is from PyTorch
 
 
 def page(
@@ -76,18 +76,18 @@ def page(
     path = _checked(models, expanded(path))
     place = engine()
     blocks = {"engine": (place / SCRIPT).read_bytes(), "binary": (place / BINARY).read_bytes()}
-    found = {}
+    differences = {}
     try:
         with replacing(path) as part:
             for number, (name, model) in enumerate(models.items()):
-                made = export(model, part.with_name(f"{number}.onnx"), half=half)
-                blocks[f"model-{number}"] = made.path.read_bytes()
-                found[name] = made.half or made.differences
+                exported = export(model, part.with_name(f"{number}.onnx"), half=half)
+                blocks[f"model-{number}"] = exported.path.read_bytes()
+                differences[name] = exported.half or exported.differences
             content = _document(models, data, blocks).encode("utf-8")
             part.write_bytes(content)
     except OSError as error:
         raise ValueError(f"{path} could not be written ({reason(error)}): make room or choose another place") from None
-    return Page(path, len(content), found)
+    return Page(path, len(content), differences)
 
 
 def _checked(models: Mapping[str, CoDANet], path: Path) -> Path:

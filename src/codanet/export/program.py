@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
+from ..models.hybrid import HybridNet
 from ..models.network import CoDANet
 from ..rescale import NormFactor
 
@@ -29,7 +30,8 @@ class ExplainedNet(nn.Module):
             NormFactor(*(getattr(self, f"{name}{number}") for name in NormFactor._fields))
             for number in range(len(self.model.dau_layers))
         ]
-        encoded = torch.cat([image, 1 - image], 1)
+        hybrid = isinstance(self.model, HybridNet)
+        encoded = self.model.encode(image) if hybrid else torch.cat([image, 1 - image], 1)
         logits, linear_map = self.model.align(encoded, factors)
         target = torch.where(target < 0, logits.argmax(1), target)
         chosen = (target[:, None] == torch.arange(logits.shape[1], device=target.device)).to(logits.dtype)
@@ -52,7 +54,7 @@ def write(
     inputs = torch.rand(2, model.image_channels, *sides), torch.tensor([-1, 0])
     free = {0: Dim.DYNAMIC} if size else {0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch.export about itself
+        warnings.simplefilter("ignore")  # torch.export warns about itself
         program = torch.export.export(
             ExplainedNet(model, channels, rows).eval(), inputs, dynamic_shapes=(free, {0: Dim.DYNAMIC})
         )

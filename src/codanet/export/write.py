@@ -15,6 +15,7 @@ from .._support.extras import optional
 from .._support.files import expanded, replacing
 from .._support.messages import nearest, reason
 from .._support.version import __version__
+from ..models.hybrid import HybridNet
 from ..models.network import CoDANet, bare
 from ..models.weights import check_sizes
 from .check import Differences, Run, check_images, compare
@@ -28,8 +29,8 @@ class Exported:
 
     path: Path
     bytes: int
-    differences: Differences  # of the file from PyTorch
-    half: Differences | None = None  # of the weights in half precision from those of the model
+    differences: Differences  # how far the file is from PyTorch
+    half: Differences | None = None  # how far half precision is from the model
 
 
 def export(
@@ -45,7 +46,8 @@ def export(
     """Write the model and its explanation as one graph: ONNX, or a program of torch.export.
 
     The file takes `image` [N, C, H, W] in [0, 1] and `target` [N] (int64, -1 for the predicted class), and gives
-    `logits` [N, classes] and `contributions` [N, H, W], which add up to the target's logit less b0. It is compared with
+    `logits` [N, classes] and `contributions` [N, H, W], which add up to the target's logit less b0; those of a hybrid
+    are [N, h, w], one for every position of its features. It is compared with
     PyTorch, on pictures and noise, before it is kept. A file cannot refuse: for a target that is no class all
     contributions are 0, for a NaN in an image everything is NaN, and values outside [0, 1] are computed with.
 
@@ -73,16 +75,16 @@ def export(
     try:
         with replacing(path) as part:
             run = _write(stored, part, format, channels, rows, sides, half)
-            found = compare(stored, run, images)
-            if not found.small:
+            check = compare(stored, run, images)
+            if not check.small:
                 raise ValueError(
-                    f"{path} was not written, since it would differ from the model (logits {found.logits:.1g}, maps "
-                    f"{found.maps:.1g}, sums {found.sums:.1g}): numbers this large or small do not fit float32"
+                    f"{path} was not written, since it would differ from the model (logits {check.logits:.1g}, maps "
+                    f"{check.maps:.1g}, sums {check.sums:.1g}): numbers this large or small do not fit float32"
                 )
             size_in_bytes = part.stat().st_size
     except OSError as error:
         raise ValueError(f"{path} could not be written ({reason(error)}): make room or choose another place") from None
-    return Exported(path, size_in_bytes, found, compare(net, run, images) if half else None)
+    return Exported(path, size_in_bytes, check, compare(net, run, images) if half else None)
 
 
 def _write(
@@ -100,8 +102,8 @@ def _write(
         from .graph import build
         from .session import opened, runner
 
-        made = build(model, metadata(model), channels=channels, rows=rows, size=size, half=half)
-        content = made.SerializeToString()
+        graph = build(model, metadata(model), channels=channels, rows=rows, size=size, half=half)
+        content = graph.SerializeToString()
         path.write_bytes(content + entry(content))
         return runner(opened(path))
     from .program import write
@@ -119,8 +121,10 @@ def _write(
 
 def metadata(model: CoDANet) -> dict[str, str]:
     """What a file says of itself: every value is JSON."""
+    features = {"exact_for": model.exact_for, "stride": model.stride} if isinstance(model, HybridNet) else {}
     known = {
         "codanet": __version__,
+        **features,
         "name": model.name,
         "layers": [asdict(layer) for layer in model.architecture],
         "bias": model.dau_layers[0].has_bias,

@@ -69,7 +69,7 @@ def quantus_scores(
         raise ValueError(f"metric is {metric!r}: give a Quantus metric, such as quantus.Sparseness()")
     refuse(type(metric))
     model = bare(model)
-    if encodes(model) and space_of(settings_of(method)) == "image":
+    if encodes(model) and space_of(settings_of(method), model) == "image":
         raise ValueError("space is 'image': Quantus removes pixels of the encoded images, so leave it out")
     with untouched(model):
         task = prepare(model, images, targets, seed, batch_size)

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from ..models.classifier import baseline, logits_of, network_input
 from ..models.explanation import completeness_error
+from ..models.hybrid import HybridNet
+from ..models.network import bare
 from .maps import Attribute, checked_targets, maps_of
 from .metric import Metric
 from .scores import NOT_FINITE, Scores
@@ -32,12 +34,16 @@ def completeness(
         targets: The class of each image, [N].
         attribute: (model, images, targets) -> maps [N, H, W], or the maps themselves.
         empty: The network input, [1, C, 1, 1] or [1, C, H, W], that the maps are relative to; by default a removed
-            pixel's value everywhere.
+            pixel's value everywhere, and of a hybrid no features at all.
         batch_size: Images in the model at a time; by default it follows from their size.
     """
     chosen = checked_targets(images, targets)
     inputs = network_input(model, images)
-    nothing = (baseline(model, inputs) if empty is None else empty.to(inputs)).expand_as(inputs[:1])
+    inner = bare(model)
+    if empty is None and isinstance(inner, HybridNet):  # no features, wherever they are
+        nothing = torch.zeros_like(inner.encode(inputs[:1]))
+    else:
+        nothing = (baseline(model, inputs) if empty is None else empty.to(inputs)).expand_as(inputs[:1])
     maps = maps_of(attribute, model, images, targets)
     logits = logits_of(model, inputs, batch_size).gather(1, chosen[:, None])[:, 0]
     base = logits_of(model, nothing.contiguous())[0][chosen]

@@ -120,7 +120,11 @@ def disconnected(
         cut = Disconnected(bare(model), grids.size, part).eval()
         images = like(model, grids.images(pictures))
         settings = getattr(getattr(attribute, "method", attribute), "settings", None)
-        inputs = images if settings is not None and space_of(settings) == "image" else network_input(model, images)
+        inputs = (
+            images
+            if settings is not None and space_of(settings, bare(model)) == "image"
+            else network_input(model, images)
+        )
         with torch.no_grad():
             classes = cut(inputs[:1]).shape[1] // grids.size**2
         heads = grids.classes + classes * torch.arange(grids.size**2)  # [G, size²]

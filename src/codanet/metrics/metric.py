@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # predictions: the images of `indices` and nothing else; maps: one map per image, for its label; boxes: maps, and a box
 # around the object of each image; grids: grids of images, and the method; method: the images and the method itself
 Need = Literal["predictions", "maps", "boxes", "grids", "method"]
-POINTS = 129  # of a removal curve: every second pixel of the least or most important quarter of a 32x32 image
+POINTS = 129  # on a removal curve: every second pixel of the least or most important quarter of a 32x32 image
 
 
 class DoesNotFit(ValueError):

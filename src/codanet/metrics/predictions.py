@@ -17,10 +17,10 @@ IMAGES_AT_ONCE = 500  # read together
 
 @dataclass(frozen=True)
 class Predictions:
-    indices: Tensor  # of the split, [n]; damaged files are left out
+    indices: Tensor  # within the split, [n]; damaged files are left out
     labels: Tensor  # [n]
     logits: Tensor  # float64 [n, classes]
-    log_odds: Tensor  # of the label, float64 [n]: two probabilities near 1 may be the same number, these are not
+    log_odds: Tensor  # for the label, float64 [n]: two probabilities near 1 may be the same number, these are not
 
     @property
     def predicted(self) -> Tensor:

@@ -17,7 +17,7 @@ from .maps import Attribute, checked_targets, maps_of
 from .metric import POINTS, Metric, Sample
 from .scores import CONSTANT, NOT_FINITE, Scores
 
-SHARE = 0.25  # of the pixels
+SHARE = 0.25  # the part of the pixels that is removed
 
 
 def removal(

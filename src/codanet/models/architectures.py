@@ -115,6 +115,16 @@ ARCHITECTURES = {
         image_size=64,
         temperature=6400,
     ),
+    "tiny_coda": Architecture(  # ours, for 64x64 pictures on a CPU: the first layer halves them, the ranks are low
+        _layers(
+            "16 32 32 64 64 64 64 64 200",
+            "8 4 8 8 8 8 8 8 8",
+            "5 3 3 3 3 3 3 3 1",
+            "2 1 2 1 1 2 1 1 1",
+        ),
+        image_size=64,
+        temperature=1000,
+    ),
     "nano_coda": Architecture(  # ours, for 8x8 to 32x32 pictures on a laptop
         _layers("16 16 32 10", "8 8 8 8", "3 3 3 1", "1 1 2 1"),
         image_size=8,

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from .hybrid import HybridNet
 from .network import bare
 from .self_explaining import SelfExplaining, encodes, one_vs_all
 
@@ -61,19 +62,21 @@ def log_odds(model: nn.Module, logits: Tensor, classes: Tensor) -> Tensor:
 
 
 def network_input(model: nn.Module, images: Tensor) -> Tensor:
-    """What pixels are removed from: a CoDA-Net's six encoded channels, other models' images."""
+    """What pixels are removed from: a CoDA-Net's six encoded channels, other models' images, a hybrid's too."""
     images, model = like(model, images), bare(model)
-    return model.encode(images) if isinstance(model, SelfExplaining) else images
+    return model.encode(images) if isinstance(model, SelfExplaining) and not isinstance(model, HybridNet) else images
 
 
 def baseline(model: nn.Module, inputs: Tensor) -> Tensor:
     """What a removed pixel becomes, [1, C, 1, 1]: zero in the space the network computes in.
 
     That is zero in all encoded channels for a CoDA-Net, which no real colour has (sec. C.4). A model that holds the
-    `mean` and `std` of its normalisation, itself or in a direct child, sees zero where an image has the mean colour.
-    For any other model nothing is known, and 0 is taken.
+    `mean` and `std` of its normalisation, itself or in a direct child, sees zero where an image has the mean colour;
+    so does the backbone of a hybrid. For any other model nothing is known, and 0 is taken.
     """
     channels, model = inputs.shape[1], bare(model)
+    if isinstance(model, HybridNet) and channels == model.image_channels:
+        model = model.backbone
     if not encodes(model):
         for module in (model, *model.children()):
             mean, std = getattr(module, "mean", None), getattr(module, "std", None)

@@ -44,6 +44,14 @@ CUTS = {4: "blocks.2", 8: "blocks.4", 16: "blocks.10", 32: "blocks.15"}  # the l
 class Normalise(nn.Module):
     """(255 x - 127) / 128, as the weights were trained."""
 
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, value in (("mean", 127 / 255), ("std", 128 / 255)):  # for those who ask what the network sees as zero
+            self.register_buffer(name, torch.full((1, 3, 1, 1), value), persistent=False)
+
     def forward(self, images: Tensor) -> Tensor:
         return (images * 255 - 127) / 128
 
@@ -131,6 +139,20 @@ class EfficientNetLite0(nn.Module):
         if layer == "head":
             part.head = self.head
         return part
+
+
+FREE_BLOCKS = 3  # the last ones of a cut, which learn where a backbone is trained as well
+
+
+def parted(part: nn.Module) -> tuple[nn.Module, nn.Module, str]:
+    """What `up_to` made as its first part, which stays frozen, its last blocks, and the first part's last layer."""
+    blocks = getattr(part, "blocks", None)
+    if not isinstance(blocks, nn.Sequential) or len(blocks) <= FREE_BLOCKS or hasattr(part, "head"):
+        raise ValueError(f"fine-tuning trains the last {FREE_BLOCKS} blocks below the cut: cut between blocks.3 and 15")
+    frozen = nn.Sequential()
+    frozen.normalise, frozen.stem = part.normalise, part.stem
+    frozen.blocks = blocks[:-FREE_BLOCKS]
+    return frozen, blocks[-FREE_BLOCKS:], f"blocks.{len(blocks) - FREE_BLOCKS - 1}"
 
 
 def efficientnet_lite0(weights: bool = True) -> EfficientNetLite0:

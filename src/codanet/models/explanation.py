@@ -60,6 +60,16 @@ class Explanation:
         return self.contributions.sum(-3)
 
     @property
+    def shown(self) -> Tensor:
+        """The map as a picture shows it, [N, (K,) H, W] like the images."""
+        return self.pixels
+
+    @property
+    def exact_for(self) -> str:
+        """What the contributions are exact for, where that is not the pixels."""
+        return ""
+
+    @property
     def target_logits(self) -> Tensor:
         """[N] or [N, K]."""
         picked = self.logits.gather(1, self.targets.view(len(self.targets), -1))
@@ -95,18 +105,30 @@ class Explanation:
         path: str | os.PathLike[str],
         *,
         palette: str = "red-blue",
-        style: str = "map",
+        style: str | None = None,
         scale: float | None = None,
     ) -> Path:
         """Write the picture as PNG, SVG or PDF, by the suffix of the path.
 
-        style: "map", "overlay" (the map on the image) or "weights" (the row of W in the colours it asks for).
+        style: "map", "overlay" (the map on the image) or "weights" (the row of W in the colours it asks for); by
+        default the map, and of photographs the overlay.
         palette: "red-blue" or, for those who confuse red and green, "orange-purple". The colours are linear over
         (-scale, scale), in logits; without a scale it is taken from what is shown.
         """
         from ..plot import picture, save
 
         return save(picture(self, palette=palette, style=style, scale=scale), path)
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Explanation]") -> "Explanation":
+        """Explanations of one model as one, in their order."""
+        return replace(
+            parts[0],
+            logits=torch.cat([part.logits for part in parts]),
+            targets=torch.cat([part.targets for part in parts]),
+            rows=torch.cat([part.rows for part in parts]),
+            inputs=torch.cat([part.inputs for part in parts]),
+        )
 
     def part(self, images: int | slice, targets: slice = slice(None)) -> "Explanation":
         """Of some images, or one, and of some of their targets where there are several."""
@@ -123,17 +145,17 @@ class Explanation:
             inputs=self.inputs[images],
         )
 
-    def _shown(self) -> "Explanation":
+    def _excerpt(self) -> "Explanation":
         return self.part(slice(NOTEBOOK_IMAGES), slice(NOTEBOOK_TARGETS))
 
     def _repr_png_(self) -> bytes:
         from ..plot import picture, png
 
-        return png(picture(self._shown()))
+        return png(picture(self._excerpt()))
 
     def _repr_html_(self) -> str:
         """The picture, and below it each decision as the sum it is."""
-        shown = self._shown()
+        shown = self._excerpt()
         several = shown.targets.view(len(shown), -1)
         contributions = shown.contributions.reshape(*several.shape, -1).double()
         lines = []

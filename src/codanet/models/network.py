@@ -144,9 +144,9 @@ class CoDANet(SelfExplaining):
     def _checked_images(self, images: Tensor) -> Tensor:
         channels = self.image_channels
         if not isinstance(images, Tensor) or images.ndim != 4 or images.shape[1] not in (channels, 2 * channels):
-            given = f"a tensor of shape {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
+            what = f"a tensor of shape {list(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
             raise ValueError(
-                f"images are {given}: they must be [N, {channels}, H, W], "
+                f"images are {what}: they must be [N, {channels}, H, W], "
                 f"or [N, {2 * channels}, H, W] if encoded as [x, 1-x]"
             )
         if not images.is_floating_point():
@@ -209,9 +209,9 @@ class CoDANet(SelfExplaining):
         """The logits, and the linear map that made them of the images; differentiable."""
         activations, weights = [self.encode(images).contiguous(memory_format=torch.channels_last)], []
         for layer, factor in zip(self.dau_layers, factors or repeat(None), strict=False):
-            out, made = layer.align(activations[-1], factor)
+            out, dynamic = layer.align(activations[-1], factor)
             activations.append(out)
-            weights.append(made)
+            weights.append(dynamic)
         logits = self.pool(activations[-1])
         return logits, LinearMap(
             self.dau_layers,

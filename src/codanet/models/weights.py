@@ -20,7 +20,7 @@ from .._support.files import replacing
 from .._support.limits import parse_json, shown
 from .._support.version import __version__
 from .digest import content_digest
-from .hybrid import HybridNet
+from .hybrid import HybridNet, channels_last
 from .hybrid_file import described, halved, in_one_precision, read_features, untrained
 from .network import CoDANet, Layer
 from .weight_files import weights_file
@@ -165,6 +165,8 @@ def load(path: str | os.PathLike[str], *, compile: bool = False, backbone: nn.Mo
     check_tensors(path, _kept(model), tensors)
     _check_digest(path, metadata, tensors)
     model.load_state_dict(in_one_precision(tensors), assign=True, strict=False)  # all that is missing counts steps
+    if isinstance(model, HybridNet):
+        channels_last(model.backbone)
     if compile:
         model.compile()
     model.layers.requires_grad_()

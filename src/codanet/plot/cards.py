@@ -24,17 +24,19 @@ def card(
     scale: float | None = None,
     palette: str = "red-blue",
     side: int = CELL,
+    note: str = "",
 ) -> Image.Image:
     """RGB panels [H, W, 3] side by side, a line of words above each, and the colour scale below if one is given.
 
     The longer side of every panel covers about `side` dots, a whole number of them for each pixel where there is room.
+    A note stands in the lower right corner, beside the scale.
     """
     if not panels or len(panels) != len(titles):
         raise ValueError(f"{len(panels)} panels and {len(titles)} titles were given: give one title for each panel")
     pictures = [enlarged(panel, side) for panel in panels]
     width = max(max(picture.width for picture in pictures), 120)
     height = max(picture.height for picture in pictures)
-    foot = LINE if scale is not None else 0
+    foot = LINE if scale is not None or note else 0
     size = 2 * BORDER + len(pictures) * (width + GAP) - GAP, 2 * BORDER + LINE + height + foot
     page = Image.new("RGB", (size[0] + size[0] % 2, size[1] + size[1] % 2), PAGE)  # even, as video codecs want
     pen = ImageDraw.Draw(page)
@@ -43,8 +45,13 @@ def card(
         page.paste(picture, (left, top))
         pen.rectangle((left - 1, top - 1, left + picture.width, top + picture.height), outline=EDGE_GREY)
         pen.text((left, BORDER - 2), fitted(title, width), fill=INK, font=font())
+    used = BORDER
     if scale is not None:
-        _scale_bar(page, pen, scale, palette, height)
+        used = _scale_bar(page, pen, scale, palette, height)
+    if note:
+        words = fitted(note, size[0] - used - BORDER - GAP)
+        left = size[0] - BORDER - round(font().getlength(words))
+        pen.text((left, BORDER + LINE + height + 5), words, fill=INK, font=font())
     return page
 
 
@@ -74,7 +81,8 @@ def font() -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", LETTER)
 
 
-def _scale_bar(page: Image.Image, pen: ImageDraw.ImageDraw, scale: float, palette: str, height: int) -> None:
+def _scale_bar(page: Image.Image, pen: ImageDraw.ImageDraw, scale: float, palette: str, height: int) -> int:
+    """Draws the scale and returns where it ends."""
     top = BORDER + LINE + height + 10
     low, high = f"−{number(scale)}", f"+{number(scale)}"
     pen.text((BORDER, top - 5), low, fill=INK, font=font())
@@ -82,4 +90,6 @@ def _scale_bar(page: Image.Image, pen: ImageDraw.ImageDraw, scale: float, palett
     shades = heatmap(np.linspace(-1, 1, BAR_SIZE[0])[None].repeat(BAR_SIZE[1], 0), 1.0, palette)[0]
     page.paste(Image.fromarray(shades), (left, top))
     pen.rectangle((left - 1, top - 1, left + BAR_SIZE[0], top + BAR_SIZE[1]), outline=EDGE_GREY)
-    pen.text((left + BAR_SIZE[0] + 8, top - 5), f"{high} logit", fill=INK, font=font())
+    words = f"{high} logit"
+    pen.text((left + BAR_SIZE[0] + 8, top - 5), words, fill=INK, font=font())
+    return left + BAR_SIZE[0] + 8 + round(font().getlength(words))

@@ -12,7 +12,7 @@ from .._support.messages import nearest
 from ..attribution import has_sign
 from ..models.explanation import Explanation
 
-PERCENTILE = 99.75  # of the absolute values, so that a single peak does not bleach the rest
+PERCENTILE = 99.75  # the scale's among the absolute values, so that a single peak does not bleach the rest
 
 # From most negative to most positive: ColorBrewer's RdBu and PuOr with white for zero. PuOr sets orange against purple,
 # which do not turn into each other for those who confuse red and green.
@@ -115,13 +115,19 @@ def weight_colours(rows: Tensor | ArrayLike, inputs: Tensor | ArrayLike) -> NDAr
 
 
 def painted(
-    explanation: Explanation, style: str = "map", palette: str = "red-blue", scale: float | None = None
+    explanation: Explanation, style: str | None = None, palette: str = "red-blue", scale: float | None = None
 ) -> NDArray[np.uint8]:
-    """The maps of an explanation as RGB [N, K, H, W, 3], all on one scale; style is one of `STYLES`."""
+    """The maps of an explanation as RGB [N, K, H, W, 3], all on one scale; style is one of `STYLES`.
+
+    By default that is the map itself, and of features the overlay, as they say little without their photograph.
+    """
+    style = style or ("overlay" if explanation.exact_for else "map")
     if style not in STYLES:
         raise ValueError(f"unknown style {style!r}{nearest(style, STYLES)}")
+    if style == "weights" and explanation.exact_for:
+        raise ValueError("the style is 'weights', but those of features have no colours: choose map or overlay")
     number = len(explanation)
-    values = finite_array(explanation.pixels)  # [N, (K,) H, W]
+    values = finite_array(explanation.shown)  # [N, (K,) H, W]
     height, width = values.shape[-2:]
     values = values.reshape(number, -1, height, width)
     flat, count = values.reshape(-1, height, width), values.shape[1]

@@ -44,7 +44,7 @@ def explain_video(
     *,
     target: int | str | None = None,
     palette: str = "red-blue",
-    style: str = "map",
+    style: str | None = None,
     scale: float | None = None,
     start: float = 0.0,
     end: float | None = None,
@@ -73,7 +73,7 @@ def explain_video(
 
     explained = [model.explain(some, chosen) for some in torch.stack(sample.pictures).split(BATCH)]
     if scale is None:
-        scale = colour_scale(torch.cat([part.pixels for part in explained]))
+        scale = colour_scale(torch.cat([part.shown for part in explained]))
     cards = [
         drawing.card(sample.images[index], explained[index // BATCH].part(index % BATCH), scale)
         for index in range(0, len(sample.images), BATCH // 4)
@@ -109,7 +109,7 @@ class _Sample:
 
 
 class _Drawing:
-    def __init__(self, size: tuple[int, int], palette: str, style: str):
+    def __init__(self, size: tuple[int, int], palette: str, style: str | None):
         self.palette, self.style = palette, style
         blank = enlarged(np.zeros((*size, 3), np.uint8))
         self.cell = blank.height, blank.width
@@ -123,21 +123,22 @@ class _Drawing:
         title = f"{explanation.class_name(target)} p={explanation.probabilities[0, target].item():.2f}"
         maps = painted(explanation, self.style, self.palette, scale)[0, 0]
         bar = None if self.style == "weights" else scale
-        return card([np.asarray(cut), maps], [title, "contributions"], scale=bar, palette=self.palette)
+        note = explanation.exact_for
+        return card([np.asarray(cut), maps], [title, "contributions"], scale=bar, palette=self.palette, note=note)
 
     def colours(self, cards: list[Image.Image]) -> list[tuple[int, int, int]]:
         """256 for all frames: those of the map and the page as they are, and the best for the pictures."""
         fixed = [(255, 255, 255)]
         fixed += [(grey, grey, grey) for grey in np.linspace(26, 224, GIF_GREYS).round().astype(int).tolist()]
-        if self.style == "map":
+        if self.style in (None, "map"):
             shades = heatmap(np.linspace(-1, 1, GIF_SHADES)[None], 1.0, self.palette)[0, 0]
             fixed += [(int(red), int(green), int(blue)) for red, green, blue in shades]
         mosaic = Image.new("RGB", (cards[0].width, cards[0].height * len(cards)))
         for index, each in enumerate(cards):
             mosaic.paste(each, (0, index * each.height))
-        found = mosaic.quantize(256 - len(fixed), method=Image.Quantize.MEDIANCUT).getpalette() or []
-        room = min(len(found), 3 * (256 - len(fixed)))
-        return fixed + [(found[i], found[i + 1], found[i + 2]) for i in range(0, room, 3)]
+        colours = mosaic.quantize(256 - len(fixed), method=Image.Quantize.MEDIANCUT).getpalette() or []
+        room = min(len(colours), 3 * (256 - len(fixed)))
+        return fixed + [(colours[i], colours[i + 1], colours[i + 2]) for i in range(0, room, 3)]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,12 +19,14 @@ from .._support.errors import DataError
 from ..attribution import MethodSpec, attribute
 from ..data.image import read_image, size_for
 from ..models.explanation import Explanation, resolve_targets
+from ..models.feature_explanation import FeatureExplanation
+from ..models.hybrid import HybridNet
 from ..models.layer_contributions import layer_contributions
 from ..models.network import CoDANet
 from . import card, colour_scale, comparison, contribution_maps, heatmap, method_colours, painted
 from . import pictures as rgb
 from .maps import named
-from .sheet import number, shortened
+from .sheet import CELL, LARGEST_CELL, number, shortened
 from .strips import LAYERS_IN_A_ROW, strip
 
 BATCH, BATCH_NUMBERS = 32, 8 << 20  # images, and numbers in their maps, explained at a time
@@ -69,20 +71,22 @@ def explain_files(
     count = len(chosen) or top
     size = max(1, min(BATCH, BATCH_NUMBERS // (2 * model.image_channels * height * width * count)))
 
-    def explained(batch: list[tuple[Path, Tensor]]) -> Iterator[Explained]:
-        images = torch.stack([image for _, image in batch]).to(model.device, model.dtype)
+    def explained(batch: list[tuple[Path, Tensor, Tensor]]) -> Iterator[Explained]:
+        images = torch.stack([image for _, image, _ in batch]).to(model.device, model.dtype)
         wanted: Tensor | None = torch.tensor(chosen).expand(len(images), count) if chosen else None
         if not chosen and count > 1:
             with torch.no_grad():
                 wanted = model(images).topk(count).indices
         explanation = model.explain(images, wanted)
+        if isinstance(explanation, FeatureExplanation):
+            explanation = replace(explanation, photographs=torch.stack([fine for _, _, fine in batch]))
         classes = explanation.targets.view(len(images), -1)
         others = {}
         for spec in others_wanted:
             maps = [attribute(model, images, each, spec.settings) for each in classes.unbind(1)]
             others[spec.title] = torch.stack(maps, 1)
         from_layers = layer_contributions(model, images, classes[:, 0]) if layers else []
-        for index, (path, _) in enumerate(batch):
+        for index, (path, _, _) in enumerate(batch):
             one = slice(index, index + 1)
             yield Explained(
                 path,
@@ -92,9 +96,9 @@ def explain_files(
             )
 
     read = partial(_read, model=model, size=(height, width))
-    waiting: list[Explained | tuple[Path, Tensor]] = []
-    for path, image in ahead(read, paths, READERS, 2 * size):
-        waiting.append(Explained(path, error=image) if isinstance(image, str) else (path, image))
+    waiting: list[Explained | tuple[Path, Tensor, Tensor]] = []
+    for each in ahead(read, paths, READERS, 2 * size):
+        waiting.append(each)
         if len(waiting) >= size:
             yield from _in_order(waiting, explained)
             waiting = []
@@ -102,8 +106,8 @@ def explain_files(
 
 
 def _in_order(
-    waiting: list[Explained | tuple[Path, Tensor]],
-    explained: Callable[[list[tuple[Path, Tensor]]], Iterator[Explained]],
+    waiting: list[Explained | tuple[Path, Tensor, Tensor]],
+    explained: Callable[[list[tuple[Path, Tensor, Tensor]]], Iterator[Explained]],
 ) -> Iterator[Explained]:
     batch = [each for each in waiting if not isinstance(each, Explained)]
     results = explained(batch) if batch else iter(())
@@ -111,11 +115,16 @@ def _in_order(
         yield each if isinstance(each, Explained) else next(results)
 
 
-def _read(path: Path, model: CoDANet, size: tuple[int, int]) -> tuple[Path, Tensor | str]:
+def _read(path: Path, model: CoDANet, size: tuple[int, int]) -> Explained | tuple[Path, Tensor, Tensor]:
+    """The picture as the model sees it, and as it is shown: of a photograph more is to be seen."""
     try:
-        return path, read_image(path, size=size, channels=model.image_channels)
+        image = read_image(path, size=size, channels=model.image_channels)
+        if not isinstance(model, HybridNet):
+            return path, image, image
+        factor = max(1, 2 * LARGEST_CELL // max(size))
+        return path, image, read_image(path, size=(factor * size[0], factor * size[1]), channels=model.image_channels)
     except DataError as error:
-        return path, str(error)
+        return Explained(path, error=str(error))
 
 
 def class_number(target: int | str, model: CoDANet) -> int:
@@ -143,7 +152,7 @@ def ahead(work: Callable[[T], R], items: Iterable[T], threads: int, window: int)
 
 
 def drawn(
-    explained: Explained, *, palette: str = "red-blue", style: str = "map", scale: float | None = None
+    explained: Explained, *, palette: str = "red-blue", style: str | None = None, scale: float | None = None
 ) -> Image.Image:
     """One file as a card: the picture as the model saw it, its maps, those of other methods, and the layers'."""
     explanation = explained.explanation
@@ -151,7 +160,7 @@ def drawn(
         raise ValueError(f"{explained.path} was not explained ({explained.error}): there is nothing to draw")
     targets = explanation.targets.view(-1).tolist()
     predicted = int(explanation.logits.argmax())
-    scale = colour_scale(explanation.pixels) if scale is None else scale
+    scale = colour_scale(explanation.shown) if scale is None else scale
     panels, titles = [rgb(explanation.images)[0]], [named(explanation, 0, predicted).replace("\n", " ")]
     maps = painted(explanation, style, palette, scale)[0]
     for index, target in enumerate(targets):
@@ -165,31 +174,27 @@ def drawn(
         limit = colour_scale(values)
         panels.append(heatmap(values, limit, palette)[0])
         titles.append(f"layer {layer} ±{number(limit)}")
-    return card(panels, titles, scale=None if style == "weights" else scale, palette=palette)
+    bar = None if style == "weights" else scale
+    side = max(panels[0].shape) if explanation.exact_for else CELL
+    return card(panels, titles, scale=bar, palette=palette, side=side, note=explanation.exact_for)
 
 
 def page(
-    explained: Sequence[Explained], *, palette: str = "red-blue", style: str = "map", scale: float | None = None
+    explained: Sequence[Explained], *, palette: str = "red-blue", style: str | None = None, scale: float | None = None
 ) -> Figure:
     """A few files on one page, all their contribution maps on one scale."""
     known = [each for each in explained if each.explanation is not None]
     parts = [each.explanation for each in known if each.explanation is not None]
     if not parts:
         raise ValueError("no picture was explained: there is nothing to draw")
-    whole = Explanation(
-        logits=torch.cat([part.logits for part in parts]),
-        targets=torch.cat([part.targets for part in parts]),
-        rows=torch.cat([part.rows for part in parts]),
-        inputs=torch.cat([part.inputs for part in parts]),
-        bias=parts[0].bias,
-        class_names=parts[0].class_names,
-    )
+    whole = parts[0].joined(parts)
     titles = None
     if len(known) > 1:
         tops = whole.logits.argmax(1).tolist()
         titles = [f"{shortened(each.path.name)}\n{named(whole, i, tops[i])}" for i, each in enumerate(known)]
     if known[0].layers:
-        names = ["image", *(f"layer {layer}" for layer in range(1, len(known[0].layers)))]
+        first = whole.layer if isinstance(whole, FeatureExplanation) else "image"
+        names = [first, *(f"layer {layer}" for layer in range(1, len(known[0].layers)))]
         maps = {name: torch.cat([each.layers[i] for each in known]) for i, name in enumerate(names)}
         tops = whole.targets.view(len(whole), -1)[:, 0].tolist()
         return strip(

@@ -13,7 +13,22 @@ from ..metrics.share import cell_masks, positive_share
 from ..models.explanation import Explanation
 from ..models.network import CoDANet
 from .colours import colour_scale, finite_array, heatmap, method_colours, painted, pictures
-from .sheet import BLOCK_GAP, FOOT, GAP, INK, LABEL, LABEL_POINTS, LETTERS, MARGIN, TITLE, Sheet, shortened, show, write
+from .sheet import (
+    BLOCK_GAP,
+    FOOT,
+    GAP,
+    INK,
+    LABEL,
+    LABEL_POINTS,
+    LARGEST_CELL,
+    LETTERS,
+    MARGIN,
+    TITLE,
+    Sheet,
+    shortened,
+    show,
+    write,
+)
 
 Maps = Tensor | ArrayLike
 
@@ -23,7 +38,7 @@ def contribution_maps(
     columns: int = 8,
     palette: str = "red-blue",
     titles: Sequence[str] | None = None,
-    style: str = "map",
+    style: str | None = None,
     scale: float | None = None,
 ) -> Figure:
     """Every image with its contribution map under it, or one map per target; all maps on one scale.
@@ -36,7 +51,8 @@ def contribution_maps(
         columns: Images in a row.
         palette: "red-blue", or "orange-purple" for those who confuse red and green.
         titles: To stand above the images instead, [N].
-        style: "map", "overlay" (on the image) or "weights" (the row of W in the colours it asks for).
+        style: "map", "overlay" (on the image) or "weights" (the row of W in the colours it asks for); by default the
+            map, and of photographs the overlay.
         scale: Colours are linear from -scale to scale, in logits; taken from what is shown if not given.
 
     Examples:
@@ -50,7 +66,7 @@ def contribution_maps(
     number, titles = len(explanation), _titles(explanation, titles)
     targets = _targets(explanation)
     labelled = _labelled(explanation)
-    values = finite_array(explanation.pixels)
+    values = finite_array(explanation.shown)
     scale = colour_scale(values) if scale is None else scale
     maps, images = painted(explanation, style, palette, scale), pictures(explanation.images)
 
@@ -59,7 +75,8 @@ def contribution_maps(
     title = TITLE * _lines(titles)
     heads = [title] + [LABEL if labelled else GAP] * targets.shape[1]
     heads = heads + [heads[0] + BLOCK_GAP, *heads[1:]] * (blocks - 1)
-    sheet = Sheet.of(columns, heads, images.shape[1:3], bar=style != "weights")
+    foot = FOOT if explanation.exact_for else 0
+    sheet = Sheet.of(columns, heads, images.shape[1:3], bar=style != "weights", foot=foot)
     figure = sheet.figure()
     for image in range(number):
         block, column = divmod(image, columns)
@@ -70,6 +87,8 @@ def contribution_maps(
             sheet.panel(figure, (row + below, column), maps[image, below - 1], label, LABEL_POINTS)
     if sheet.bar:
         sheet.colour_bar(figure, 1, scale, palette, clipped=bool(np.abs(values).max() > scale))
+    if foot:
+        sheet.footer(figure, f"{explanation.exact_for.capitalize()}.")
     return figure
 
 
@@ -79,7 +98,7 @@ def comparison(
     *,
     titles: Sequence[str] | None = None,
     palette: str = "red-blue",
-    style: str = "map",
+    style: str | None = None,
     scale: float | None = None,
 ) -> Figure:
     """A row per image: the image, the model's own map, and beside it those of other methods (Fig. 8).
@@ -91,11 +110,13 @@ def comparison(
         others: Maps [N, H, W], or [N, K, H, W] if the explanation has K targets, by the name to show. They have no unit
             in common, so each is on its own scale; RISE is in its own colours.
         titles: To stand above the images, [N].
-        palette, style, scale: As in `contribution_maps`.
+        palette: As in `contribution_maps`.
+        style: As there.
+        scale: As there.
     """
     number, titles = len(explanation), _titles(explanation, titles)
     targets, labelled = _targets(explanation), _labelled(explanation)
-    values = finite_array(explanation.pixels)
+    values = finite_array(explanation.shown)
     scale = colour_scale(values) if scale is None else scale
     maps, images = painted(explanation, style, palette, scale), pictures(explanation.images)
     extra = {name: _painted_other(name, given, targets.shape, palette) for name, given in (others or {}).items()}
@@ -108,7 +129,8 @@ def comparison(
         [head] + [head + GAP] * (rows - 1),
         images.shape[1:3],
         bar=style != "weights",
-        foot=FOOT if extra else 0,
+        foot=FOOT if extra or explanation.exact_for else 0,
+        largest=2 * LARGEST_CELL if explanation.exact_for and number == 1 and not extra else LARGEST_CELL,
     )
     figure = sheet.figure()
     for row in range(rows):
@@ -123,13 +145,16 @@ def comparison(
             sheet.panel(figure, (row, column), painted_maps[image, first], shortened(name) if row == 0 else "")
     if sheet.bar:
         sheet.colour_bar(figure, 0, scale, palette, clipped=bool(np.abs(values).max() > scale))
-    if extra:
-        sheet.footer(figure, "Only contributions are in logits. Every other map has a scale of its own.")
+    words = [explanation.exact_for] if explanation.exact_for else []
+    words += ["only contributions are in logits, every other map has a scale of its own"] if extra else []
+    if words:
+        line = "; ".join(words)
+        sheet.footer(figure, f"{line[0].upper()}{line[1:]}.")
     return figure
 
 
 def picture(
-    explanation: Explanation, *, palette: str = "red-blue", style: str = "map", scale: float | None = None
+    explanation: Explanation, *, palette: str = "red-blue", style: str | None = None, scale: float | None = None
 ) -> Figure:
     """What an explanation shows of itself: one image beside its maps, several above theirs."""
     if len(explanation) == 1:
@@ -138,7 +163,7 @@ def picture(
 
 
 def top_classes(
-    model: CoDANet, images: Tensor, number: int = 3, *, palette: str = "red-blue", style: str = "map"
+    model: CoDANet, images: Tensor, number: int = 3, *, palette: str = "red-blue", style: str | None = None
 ) -> Figure:
     """Every image [N, C, H, W] with the maps of its `number` most probable classes, on one scale."""
     if not 1 <= number <= model.num_classes:
@@ -159,7 +184,7 @@ def multi_image(explanation: Explanation, side: int, *, palette: str = "red-blue
             f"the explanation has {len(explanation)} images with {targets.shape[1]} targets: a multi-image of {side} x "
             f"{side} is one image with {side * side}, the classes of its cells row by row"
         )
-    values = finite_array(explanation.pixels)[0] if targets.shape[1] > 1 else finite_array(explanation.pixels)
+    values = finite_array(explanation.shown)[0] if targets.shape[1] > 1 else finite_array(explanation.shown)
     height, width = values.shape[-2:]
     shares = positive_share(torch.from_numpy(values), cell_masks(side, height, width)).tolist()
     scale = colour_scale(values)

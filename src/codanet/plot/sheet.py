@@ -50,12 +50,19 @@ class Sheet:
 
     @classmethod
     def of(
-        cls, columns: int, heads: Sequence[int], size: tuple[int, int], *, bar: bool = True, foot: int = 0
+        cls,
+        columns: int,
+        heads: Sequence[int],
+        size: tuple[int, int],
+        *,
+        bar: bool = True,
+        foot: int = 0,
+        largest: int = LARGEST_CELL,
     ) -> "Sheet":
-        """For panels of `size` = (H, W) pixels."""
+        """For panels of `size` = (H, W) pixels, their longer side at most `largest` dots."""
         height, width = size
         longest = max(height, width)
-        factor = max(1, int(CELL / longest + 0.5)) if longest <= LARGEST_CELL else LARGEST_CELL / longest
+        factor = max(1, int(CELL / longest + 0.5)) if longest <= largest else largest / longest
         cell = max(1, round(width * factor)), max(1, round(height * factor))
         sheet = cls(columns, tuple(heads), cell, factor < 1, bar, foot)
         if max(sheet.size) >= MOST_DOTS:

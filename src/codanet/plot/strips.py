@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from ..models.explanation import Target
+from ..models.hybrid import HybridNet
 from ..models.layer_contributions import layer_contributions
 from ..models.network import CoDANet
 from .colours import colour_scale, finite_array, heatmap, pictures
@@ -71,6 +72,11 @@ def strip(
     return figure
 
 
+def first_name(model: CoDANet) -> str:
+    """What the first layer sees."""
+    return model.layer if isinstance(model, HybridNet) else "image"
+
+
 def layer_maps(
     model: CoDANet,
     images: Tensor,
@@ -81,6 +87,6 @@ def layer_maps(
 ) -> Figure:
     """Layer by layer, where the logit of the predicted class, or of `target`, comes from; each layer on its scale."""
     maps = layer_contributions(model, images, target)
-    names = ["image", *(f"layer {layer}" for layer in range(1, len(maps)))]
-    shown = model.encode(images)[:, : model.image_channels]
+    names = [first_name(model), *(f"layer {layer}" for layer in range(1, len(maps)))]
+    shown = images if isinstance(model, HybridNet) else model.encode(images)[:, : model.image_channels]
     return strip(shown, dict(zip(names, maps, strict=True)), titles=titles, palette=palette, columns=LAYERS_IN_A_ROW)

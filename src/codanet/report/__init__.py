@@ -245,8 +245,9 @@ def _decisions(found: Findings | None, whose: str = "") -> str:
     if found is None:
         return ""
     unread = f" {found.unread} images could not be read and are left out." if found.unread else ""
+    exact = f" They are {text(found.exact_for)}; below these nothing is claimed." if found.exact_for else ""
     return (
-        sections.section(f"Sure and right{whose}", sections.right_cases(found), SURE_RIGHT)
+        sections.section(f"Sure and right{whose}", sections.right_cases(found), SURE_RIGHT + exact)
         + sections.section(f"Sure and wrong{whose}", sections.wrong_cases(found), SURE_WRONG)
         + sections.section(f"Confusion{whose}", sections.confusion(found), CONFUSION + unread)
     )

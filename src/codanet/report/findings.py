@@ -13,6 +13,7 @@ from ..data.pictures import Pictures
 from ..metrics import predict
 from ..metrics.predictions import Predictions
 from ..models.classifier import probabilities
+from ..models.hybrid import HybridNet
 from ..models.network import CoDANet
 
 RIGHT, WRONG = 10, 8  # decisions shown
@@ -25,7 +26,7 @@ class Case:
     index: int  # in the split
     label: int
     said: int
-    probability: float  # of the predicted class
+    probability: float  # for the predicted class
     label_probability: float
     image: Tensor  # [C, H, W]
     said_map: Tensor  # [H, W]
@@ -41,6 +42,7 @@ class Findings:
     right: tuple[Case, ...]  # the surest of each class, the surest class first
     wrong: tuple[Case, ...]  # the surest first
     unread: int = 0  # images that could not be read
+    exact_for: str = ""  # what the maps are exact for, where that is not the pixels
 
     @property
     def number(self) -> int:
@@ -79,7 +81,8 @@ def find(
         return _explained(model, pictures, found.indices[places].tolist(), said[places], truth[places])
 
     unread = len(pictures) - len(found.indices)
-    return Findings(classes, pictures, found, confusion, cases(right), cases(wrong), unread)
+    exact_for = model.exact_for if isinstance(model, HybridNet) else ""
+    return Findings(classes, pictures, found, confusion, cases(right), cases(wrong), unread, exact_for)
 
 
 def _worth_a_look(truth: Tensor, said: Tensor, sure: Tensor) -> tuple[list[int], list[int]]:
@@ -97,7 +100,7 @@ def _explained(model: CoDANet, pictures: Pictures, indices: list[int], said: Ten
     targets = torch.stack([said, truth], 1)
     why = model.explain(images.to(model.device, model.dtype), targets)
     chances = why.probabilities.cpu()
-    maps = why.pixels.float().cpu()
+    maps = why.shown.float().cpu()
     return tuple(
         Case(
             index,

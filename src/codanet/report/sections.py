@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .._support.html import data_uri, picture_uri, text
 from ..evaluation import table as of_results
-from ..plot import heatmap, pictures
+from ..plot import heatmap, overlay, pictures
 from .findings import Case, Findings
 
 MATRIX_CLASSES = 25  # more are listed by what is confused most
@@ -120,7 +120,8 @@ def _confused_pairs(found: Findings) -> str:
 def right_cases(found: Findings) -> str:
     cells = []
     for case in found.right:
-        panels = (("", image_uri(case.image)), (f"for {found.classes[case.said]}", colours(case.said_map)))
+        own = _map_uri(found, case.image, case.said_map)
+        panels = (("", image_uri(case.image)), (f"for {found.classes[case.said]}", own))
         cells.append(side_by_side(panels, f"{_said(found, case)} <small>image {case.index}</small>"))
     return f"<div class='cases'>{''.join(cells)}</div>" if cells else ""
 
@@ -131,12 +132,17 @@ def wrong_cases(found: Findings) -> str:
         truth = found.classes[case.label]
         panels = (
             ("", image_uri(case.image)),
-            (f"for {found.classes[case.said]}", colours(case.said_map)),
-            (f"for {truth}", colours(case.label_map)),
+            (f"for {found.classes[case.said]}", _map_uri(found, case.image, case.said_map)),
+            (f"for {truth}", _map_uri(found, case.image, case.label_map)),
         )
         words = f"{_said(found, case)}, is {text(truth)} {case.label_probability:.1%} <small>image {case.index}</small>"
         cells.append(side_by_side(panels, words))
     return f"<div class='cases three'>{''.join(cells)}</div>" if cells else ""
+
+
+def _map_uri(found: Findings, image: Tensor, values: Tensor) -> str:
+    """Of features, over the photograph."""
+    return picture_uri(overlay(image[None], values[None])[0]) if found.exact_for else colours(values)
 
 
 def _said(found: Findings, case: Case) -> str:

@@ -12,7 +12,9 @@ from typing import Any
 from .._support.download import cache_root
 from .._support.limits import read_json as limited_json
 from ..data import ImageData, canonical, load_data
+from ..data.photographs import load_photographs
 from ..data.split import held_out
+from ..models.hybrid import BACKBONES
 from ..training.run_files import LAST, LOGS, MODEL, SETTINGS
 
 EPOCH_NUMBERS = ("loss_epoch", "val_loss", "train_accuracy", "val_accuracy")
@@ -88,12 +90,15 @@ def images(settings: Mapping[str, Any], checksum: object, root: Path | None = No
     if not here:
         return Images(missing=f"The images of {name or 'the data set'} are not on this machine")
     size, seed = settings.get("image_size"), settings.get("seed")
-    if isinstance(size, list) and len(set(size)) == 1:  # of an evaluation: height and width
+    if isinstance(size, list) and len(set(size)) == 1:  # an evaluation has height and width
         size = size[0]
+    size, seed = size if isinstance(size, int) else None, seed if isinstance(seed, int) else 0
+    backbone = settings.get("backbone")
     try:
-        data = load_data(
-            name, root=place, size=size if isinstance(size, int) else None, seed=seed if isinstance(seed, int) else 0
-        )
+        if known is None and backbone in BACKBONES:
+            data = load_photographs(Path(name), side=BACKBONES[backbone].image_size, size=size, seed=seed)
+        else:
+            data = load_data(name, root=place, size=size, seed=seed)
     except ValueError as error:
         return Images(missing=f"The images of {name} cannot be read ({error})")
     if checksum and data.checksum != checksum:

@@ -20,7 +20,10 @@ from .compilation import WORTHWHILE, Compiled, has_compiler
 from .loss import at_temperature, class_weights, classification_loss, objective
 from .muon import Muon
 from .schedule import learning_rate_factor, side_at, temperature_at
+from .seam import seam
 from .settings import Settings
+
+TUNING_RATE = 3e-4  # of a backbone that is trained as well, by Adam
 
 
 class Classification(LightningModule):
@@ -42,7 +45,7 @@ class Classification(LightningModule):
         self.fitting: nn.Module = augmentation("centre-crop" if larger else "none", model.image_size or data.image_size)
         self.seconds = 0.0  # spent training, all resumed parts of the run together
         self.counts = torch.zeros(3, dtype=torch.float64)
-        self.found = torch.zeros(2, len(data.classes), dtype=torch.float64)  # of every class: recognised, there
+        self.found = torch.zeros(2, len(data.classes), dtype=torch.float64)  # by class: recognised, there
         power = settings.class_weights
         weights = class_weights(data.train.labels, len(data.classes), power) if power else None
         self.class_weights: Tensor | None
@@ -94,7 +97,7 @@ class Classification(LightningModule):
     def scaled(self, images: Tensor) -> Tensor:
         """What a split holds as the network takes it: pixels in [0, 1], or encoded features."""
         if isinstance(self.model, HybridNet) and images.dtype != torch.uint8:
-            return self.model.encode_maps(images)
+            return self.model.encode_maps(seam(self.model, self.settings.finetune).above(images))
         return images.to(self.model.dtype) / 255
 
     def _pictures(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, float]:
@@ -119,7 +122,7 @@ class Classification(LightningModule):
     def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
         images, labels = batch
         generator = self.generator(index)
-        with torch.no_grad():
+        with torch.set_grad_enabled(self.settings.finetune):  # below the layers there is something to learn, or not
             pictures, labels, temperature = self._pictures(images, labels, generator)
         if self.compiled:
             logits = self.compiled(pictures)
@@ -171,7 +174,11 @@ class Classification(LightningModule):
 
     def configure_optimizers(self) -> Any:
         kind = Muon if self.settings.optimiser == "muon" else torch.optim.Adam
-        optimiser = kind([p for p in self.model.parameters() if p.requires_grad], self.settings.learning_rate)
+        groups: list[dict[str, Any]] = [{"params": list(self.model.layers.parameters())}]
+        if self.settings.finetune and isinstance(self.model, HybridNet):
+            tuned = [p for p in self.model.backbone.parameters() if p.requires_grad]
+            groups.append({"params": tuned, "lr": TUNING_RATE, **({"adam": True} if kind is Muon else {})})
+        optimiser = kind(groups, self.settings.learning_rate)
         steps = max(1, int(self.trainer.estimated_stepping_batches))
         per_epoch = max(1, math.ceil(steps / self.settings.epochs))
 

@@ -30,11 +30,19 @@ def orthogonalised(matrix: Tensor) -> Tensor:
     return x.t() if flipped else x
 
 
-class Muon(Optimizer):
-    """For parameters that are filters: B [r, d], and A [R, n, d] taken as the R·n filters of one convolution."""
+BETAS, EPSILON = (0.9, 0.999), 1e-8  # Adam's
 
-    def __init__(self, parameters: Iterable[Tensor], learning_rate: float, momentum: float = 0.95):
-        super().__init__(parameters, {"lr": learning_rate, "momentum": momentum})
+
+class Muon(Optimizer):
+    """For parameters that are filters: B [r, d], and A [R, n, d] taken as the R·n filters of one convolution.
+
+    A group with "adam": True is updated as Adam does: norms, biases and the filters of a backbone.
+    """
+
+    def __init__(
+        self, parameters: Iterable[Tensor] | Iterable[dict[str, Any]], learning_rate: float, momentum: float = 0.95
+    ):
+        super().__init__(parameters, {"lr": learning_rate, "momentum": momentum, "adam": False})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -47,6 +55,9 @@ class Muon(Optimizer):
                 if parameter.grad is None:
                     continue
                 state = self.state[parameter]
+                if group["adam"]:
+                    _adam(parameter, parameter.grad, state, group["lr"])
+                    continue
                 if "momentum" not in state:
                     state["momentum"] = torch.zeros_like(parameter)
                 state["momentum"].mul_(group["momentum"]).add_(parameter.grad)
@@ -55,3 +66,15 @@ class Muon(Optimizer):
                 size = group["lr"] * RMS * math.sqrt(max(matrix.shape))
                 parameter.add_(orthogonalised(matrix).view_as(parameter), alpha=-size)
         return loss
+
+
+def _adam(parameter: Tensor, gradient: Tensor, state: dict[str, Any], learning_rate: float) -> None:
+    if not state:
+        state.update(step=0, mean=torch.zeros_like(parameter), square=torch.zeros_like(parameter))
+    state["step"] += 1
+    state["mean"].lerp_(gradient, 1 - BETAS[0])
+    state["square"].lerp_(gradient.square(), 1 - BETAS[1])
+    mean, square = (
+        state[name] / (1 - beta ** state["step"]) for name, beta in zip(("mean", "square"), BETAS, strict=True)
+    )
+    parameter.addcdiv_(mean, square.sqrt_().add_(EPSILON), value=-learning_rate)

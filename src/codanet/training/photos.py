@@ -29,6 +29,7 @@ from ..models.weights import load
 from .checkpoint import read_checkpoint
 from .loss import classification_loss
 from .run_files import FEATURES, LAST, MODEL
+from .seam import Seam, seam
 from .settings import Settings, head_sizes
 
 COARSEST = 16  # layers of stride 2 bring finer features here
@@ -42,7 +43,11 @@ def check_backbone(settings: Settings) -> None:
     if settings.backbone not in BACKBONES:
         raise ValueError(f"unknown backbone {settings.backbone!r}{nearest(settings.backbone, BACKBONES)}")
     known = BACKBONES[settings.backbone]
-    cut(known.build(True), settings.layer or known.layer)
+    part = cut(known.build(True), settings.layer or known.layer)
+    if settings.finetune:
+        if known.parted is None:
+            raise ValueError(f"finetune was asked for, but {settings.backbone} is only known frozen here: leave it out")
+        known.parted(part)
 
 
 def load_pictures(settings: Settings) -> ImageData:
@@ -77,6 +82,7 @@ def build(settings: Settings, data: ImageData) -> HybridNet:
         ),
         image_size=data.image_size,
         temperature=settings.temperature or 64.0,
+        encoding=settings.encoding,
         class_names=data.classes,
         backbone=settings.backbone,
         layer=layer,
@@ -97,13 +103,15 @@ def finished(settings: Settings, folder: Path) -> dict[str, Any] | None:
 def featured(model: HybridNet, data: ImageData, settings: Settings, folder: Path, say: Say | None) -> ImageData:
     """The same data as features: several views of the training photographs, one of the others.
 
-    folder: of the run, where the features stay until it is finished; an interrupted extraction goes on.
+    folder: of the run, where the features stay until it is finished; an interrupted extraction goes on. Where the last
+    blocks of the backbone are trained, the features are those before them.
     """
-    shape = model.maps(torch.zeros(1, 3, *data.image_size)).shape[1:]
+    parts = seam(model, settings.finetune)
+    shape = parts.below(torch.zeros(1, 3, *data.image_size)).shape[1:]
     views = views_within(LIMIT_BYTES, len(data.train), shape, settings.views)
     if views < settings.views and say:
         say(f"{views} of {settings.views} views are kept: more would take over {LIMIT_BYTES >> 30} GiB")
-    made_of = {"backbone": settings.backbone, "layer": model.layer, "size": data.image_size, "seed": settings.seed}
+    made_of = {"backbone": settings.backbone, "layer": parts.layer, "size": data.image_size, "seed": settings.seed}
     caches = {
         name: FeatureCache(
             folder / FEATURES / name, {**made_of, "pictures": split.digest()}, count, len(split), tuple(shape)
@@ -111,7 +119,7 @@ def featured(model: HybridNet, data: ImageData, settings: Settings, folder: Path
         for name, split, count in (("train", data.train, views), ("val", data.val, 1))
     }
     total = sum(len(cache.missing()) for cache in caches.values())
-    forecast = Forecast(total, _training_seconds(model, shape, settings, len(data.train)), say)
+    forecast = Forecast(total, _training_seconds(model, parts, shape, settings, len(data.train)), say)
     with progress_bar("features", total, shown=say is not None, unit="views") as advance:
 
         def advanced(count: int) -> None:
@@ -119,20 +127,22 @@ def featured(model: HybridNet, data: ImageData, settings: Settings, folder: Path
             forecast(count)
 
         splits = {
-            name: _extracted(model, split, caches[name], Views(data.image_size, seed=settings.seed), advanced)
+            name: _extracted(parts, split, caches[name], Views(data.image_size, seed=settings.seed), advanced)
             for name, split in (("val", data.val), ("train", data.train))
         }
     return dataclasses.replace(data, train=splits["train"], val=splits["val"])
 
 
-def calibrate(model: HybridNet, split: Split, seed: int) -> None:
+@torch.no_grad()
+def calibrate(model: HybridNet, split: Split, settings: Settings) -> None:
     """Take the spread of every channel from some of the training photographs."""
-    order = torch.randperm(len(split), generator=torch.Generator().manual_seed(seed))[:CALIBRATED_ON]
-    model.calibrate(split.__getitems__(order.tolist())[0])
+    order = torch.randperm(len(split), generator=torch.Generator().manual_seed(settings.seed))[:CALIBRATED_ON]
+    above = seam(model, settings.finetune).above
+    model.calibrate(torch.cat([above(some) for some in split.__getitems__(order.tolist())[0].split(8)]))
 
 
 def _extracted(
-    model: HybridNet, split: Split, cache: FeatureCache, drawn: Views, advance: Callable[[int], None]
+    parts: Seam, split: Split, cache: FeatureCache, drawn: Views, advance: Callable[[int], None]
 ) -> FeatureSplit:
     recent = threading.local()  # the picture that a thread has decoded
 
@@ -141,7 +151,7 @@ def _extracted(
             recent.number, recent.image = None, _photograph(split, picture, drawn)
             recent.number = picture
         image = to_tensor(drawn.view(recent.image, picture, view))
-        return model.maps(image[None].float() / 255)[0]
+        return parts.below(image[None].float() / 255)[0]
 
     unread = extract(cache, maps, advance)
     if len(unread) > max(1, TOLERATED_FRACTION * len(split)) or len(unread) == len(split):
@@ -160,14 +170,14 @@ def _photograph(split: Split, number: int, drawn: Views) -> Image.Image:
     return decode(split.paths[number], 3, hint=(round(height * room), round(width * room)))
 
 
-def _training_seconds(model: HybridNet, shape: torch.Size, settings: Settings, number: int) -> float:
+def _training_seconds(model: HybridNet, parts: Seam, shape: torch.Size, settings: Settings, number: int) -> float:
     """What all epochs will take, by the second of two updates that are not made."""
     maps = torch.linspace(0, 1, shape.numel()).view(1, *shape).expand(min(settings.batch_size, number), *shape)
     labels = torch.arange(len(maps)) % model.num_classes
     seconds = 0.0
     for _ in range(2):
         started = time.monotonic()
-        classification_loss(model(model.encode_maps(maps)), labels).backward()
+        classification_loss(model(model.encode_maps(parts.above(maps))), labels).backward()
         seconds = time.monotonic() - started
         model.zero_grad(set_to_none=True)
     return seconds * settings.epochs * -(-number // settings.batch_size)
@@ -191,6 +201,6 @@ class Forecast:
                 f"features of {self.total} views: about {duration(spent + left)}; then training: about "
                 f"{duration(self.training)}"
             )
-        elif self.done * 10 // self.total > self.tenth and not sys.stderr.isatty():
+        elif before >= TIMED and self.done * 10 // self.total > self.tenth and not sys.stderr.isatty():
             self.say(f"features {self.done}/{self.total}  {duration(spent)} spent, {duration(left)} left")
         self.tenth = self.done * 10 // self.total

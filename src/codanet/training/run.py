@@ -53,7 +53,7 @@ class Result:
     epochs: int
     hours: float
     settings: Settings
-    recall: dict[str, float] = dataclasses.field(default_factory=dict)  # of every class, on the validation images
+    recall: dict[str, float] = dataclasses.field(default_factory=dict)  # for every class, on the validation images
 
 
 def _writable(folder: Path, needed: int) -> None:
@@ -278,12 +278,12 @@ def train_all(
 
 def _run(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
     _writable(folder, 0)
-    if rank_zero_only.rank:  # of several processes, the first holds the folder for all
+    if rank_zero_only.rank:  # the first of several processes holds the folder for all
         return _alone(name, settings, folder, quiet)
     with alone_in(folder, "the run"):
         for place in (folder, folder / MAPS):
             remove_leftovers(place)
-        for pattern in (".*.ckpt.part", ".probe-*"):  # of a process that was killed: no other is at work here
+        for pattern in (".*.ckpt.part", ".probe-*"):  # left by a process that was killed: no other is at work here
             for left in folder.glob(pattern):
                 left.unlink(missing_ok=True)
         return _alone(name, settings, folder, quiet)
@@ -325,7 +325,7 @@ def _alone(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
     # last, best and one being written, each with Adam's two moments; and the weights
     _writable(folder, 10 * sum(p.numel() * p.element_size() for p in model.parameters()))
     if not rank_zero_only.rank:
-        if checkpoint is None:  # of a run that was killed before it could be taken up
+        if checkpoint is None:  # the run was killed before it could be taken up
             (folder / BEST).unlink(missing_ok=True)
         _write(folder / SETTINGS, json.dumps(described, indent=2))
     started = time.monotonic()
@@ -333,7 +333,7 @@ def _alone(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
         with _threads(settings.threads):
             data = featured(model, data, settings, folder, None if quiet else _say)
         if settings.start is None:
-            calibrate(model, data.train, settings.seed)
+            calibrate(model, data.train, settings)
     module = Classification(model, data, settings, start.stages, say=_silence if quiet else _say)
     module.seconds = time.monotonic() - started
     with _few_words(), _threads(settings.threads):

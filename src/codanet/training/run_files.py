@@ -4,4 +4,4 @@ LAST, BEST = "last.ckpt", "best.ckpt"  # checkpoints
 MODEL = "model.safetensors"  # the weights, once the run has ended
 SETTINGS = "settings.json"
 LOGS, MAPS = "logs", "maps"  # folders
-FEATURES = "features"  # of photographs, until the run is finished
+FEATURES = "features"  # holds those of photographs until the run is finished

@@ -33,6 +33,8 @@ class Settings:
             Without one the model sees pixels.
         layer: Where the backbone is cut, such as blocks.10; its usual place if not given.
         head: Of the layers on a backbone, below the classes: units/rank/kernel of each.
+        encoding: How features enter the layers: signed, or split into their positive and negative parts.
+        finetune: Train the last blocks of the backbone, too: more accurate, and several times as long.
         views: Windows of every photograph, mirrored or not and in slightly other colours, whose features are kept.
         start: Where to start from: the folder of another run, finished or not, or weights. At random if not given.
         rescale: sq, l2 or l1.
@@ -78,6 +80,8 @@ class Settings:
     backbone: str | None = None
     layer: str | None = None
     head: str = "32/8/3 32/8/3"
+    encoding: str = "split"
+    finetune: bool = False
     views: int = 6
     start: str | None = None
     rescale: str = "sq"
@@ -139,6 +143,7 @@ class Settings:
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate is {self.learning_rate!r}: it must be positive, such as 1e-3")
         choices = {
+            "encoding": ("signed", "split"),
             "optimiser": ("adam", "muon"),
             "schedule": ("halving", "one-cycle", "decay", "constant"),
             "precision": ("32-true", "bf16-mixed", "16-mixed", "64-true"),
@@ -163,6 +168,8 @@ class Settings:
         if self.backbone is None:
             if self.layer is not None:
                 raise ValueError(f"layer is {self.layer!r}, but there is no backbone to cut: give backbone as well")
+            if self.finetune:
+                raise ValueError("finetune was asked for, but there is no backbone to tune: give backbone as well")
             return
         for name, plain in (("augmentation", "none"), ("grow_from", None), ("mosaic", 0.0)):
             if getattr(self, name) != plain:
@@ -203,7 +210,7 @@ FIELDS = tuple(field.name for field in dataclasses.fields(Settings))
 FREE = {"accelerator", "devices", "nodes", "workers", "maps_every", "threads", "root", "source", "compile", "recompute"}
 
 
-MOST_RUNS = 1000  # of a sweep
+MOST_RUNS = 1000  # in a sweep
 OF_FOLDERS = ("folder", "photos")  # recipes for one's own pictures: without a backbone, and on one
 RECIPE_ONLY = ("base", "about", "sweep")  # what a recipe may say besides
 

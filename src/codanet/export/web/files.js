@@ -1,5 +1,5 @@
 // Files to take away: the picture with its map, and every number.
-const CARD_SIDE = 480; // of each panel
+const CARD_SIDE = 480; // pixels of each panel
 const LINE = 30;
 const BORDER = 18;
 

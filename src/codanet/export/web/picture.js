@@ -1,6 +1,6 @@
 // Any file as the pixels a model sees: decoded by the browser, fitted as `codanet.read_image` does it.
 const MOST_PIXELS = 50e6;
-const PHOTO_SIDE = 640; // of the picture shown
+const PHOTO_SIDE = 640; // pixels of the picture shown
 
 async function decoded(blob) {
   let bitmap;
