@@ -124,3 +124,11 @@ def test_its_answer_is_known():
         logits = efficientnet_lite0()(images)[0]
     assert logits.topk(3).indices.tolist() == [818, 782, 872]
     assert torch.allclose(logits.topk(3).values, torch.tensor([4.504, 4.41, 3.59]), atol=2e-3)
+
+
+@needs_weights
+def test_with_its_weights_it_can_be_moved_and_copied():
+    """Parameters and buffers alike, those that no file holds too: Lightning moves a network before it trains it."""
+    network = efficientnet_lite0()
+    assert not any(tensor.is_meta for tensor in (*network.parameters(), *network.buffers()))
+    assert next(network.to(torch.float64).buffers()).dtype == torch.float64

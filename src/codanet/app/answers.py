@@ -89,7 +89,7 @@ def picture_file(session: Session, fade: float) -> dict[str, Any]:
     verdict = f"{reading.class_names[top]} {views.percent(reading.probabilities[top].item())}"
     verdict = verdict if session.cells == 1 else f"{session.cells**2} pictures"
     name = views.words(reading, session.target, session.versus)
-    page = card(panels, [verdict, name, ""], scale=scale, side=CARD_SIDE)
+    page = card(panels, [verdict, name, ""], scale=scale, side=CARD_SIDE, note=reading.exact_for)
     return named(session, "png", picture_uri(page))
 
 

@@ -44,6 +44,7 @@ class Reading:
     pixels: Tensor  # contributions to every class, [K, H, W]
     bias: float
     class_names: tuple[str, ...]
+    exact_for: str = ""  # what the contributions are exact for, where that is not the pixels
 
     @property
     def probabilities(self) -> Tensor:
@@ -93,6 +94,7 @@ class Reading:
             "provenance": facts(model),
             "temperature": model.temperature,
             "bias": self.bias,
+            **({"exact_for": self.exact_for} if self.exact_for else {}),
             "image_size": list(self.size),
             "box": list(box) if box else None,
             "classes": [
@@ -147,6 +149,7 @@ def read(model: CoDANet, image: Tensor) -> Reading:
         pixels=torch.cat([explanation.pixels[0] for explanation in explanations]).float().cpu(),
         bias=model.logit_bias,
         class_names=named_classes(model),
+        exact_for=explanations[0].exact_for,
     )
 
 

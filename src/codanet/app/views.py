@@ -144,6 +144,11 @@ def equation(parts: Parts, box: Box | None) -> str:
 def region(reading: Reading, target: int, versus: int | None, box: Box | None) -> str:
     """How much a box contributes to each class."""
     main = equation(reading.parts(box, target, versus), box)
+    if reading.exact_for:
+        main += (
+            f'<p class="hint">These sums are {text(reading.exact_for)}: a feature is shown, and counted, evenly over '
+            "its square of pixels.</p>"
+        )
     if box is None:
         return main + (
             '<p class="hint">Drag a box on the picture to read how much that region contributes to every class.</p>'

@@ -19,6 +19,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from codanet.dau import DAUConv2d
 from codanet.models.network import CoDANet
+from codanet.models.peers import ResNetPeer
 from codanet.models.resnet import BasicBlock, ResNet
 
 LayerFunction = Callable[[Tensor, int], Tensor]  # [P, h, w, C] and how much to pad it, to [P, h', w', C']
@@ -70,7 +71,8 @@ def local_network(model: nn.Module) -> Local | None:
         return None
     if type(model) is CoDANet:
         return LocalCoDANet(model)
-    return LocalResNet(model) if type(model) is ResNet else None
+    inner = model.network if type(model) is ResNetPeer else model
+    return LocalResNet(inner) if type(inner) is ResNet else None
 
 
 class LocalCoDANet:

@@ -16,7 +16,7 @@ Train a CoDA-Net. Started again, a stopped run goes on where it stopped.
 A setting that is not given is the recipe's; the defaults below are for what a recipe leaves out."""
 EXAMPLES = """\
   codanet train digits                            under a minute, nothing to download
-  codanet train pictures                          your own: pictures/cat/1.jpg, pictures/dog/7.png, …
+  codanet train pictures                          your own small ones: pictures/cat/1.jpg, pictures/dog/7.png, …
   codanet train photos/ --backbone efficientnet_lite0    photographs, in minutes: the same, on a pre-trained network
   codanet train cifar10-cpu --epochs 2 --json     a recipe, with a setting of your own
   codanet train mine.yaml --output runs/mine      settings in a file"""

@@ -18,6 +18,7 @@ from ..models.digest import model_digest
 from ..models.hybrid import HybridNet
 from ..models.labels import short_name
 from ..models.network import CoDANet
+from ..models.peers import Peer
 from ..models.resnet import RESNETS
 
 __all__ = ["fitting", "image_side", "load_models", "model_digest"]
@@ -48,19 +49,19 @@ def load_models(names: Sequence[str]) -> tuple[dict[str, nn.Module], dict[str, d
 
 def image_side(models: dict[str, nn.Module]) -> int | None:
     """The size at which the CoDA-Nets' training read its images, None for the data set's own."""
-    sides = {_trained_at(model) for model in models.values() if isinstance(model, CoDANet)}
+    sides = {_trained_at(model) for model in models.values() if isinstance(model, CoDANet | Peer)}
     if len(sides) > 1:
         raise ValueError(f"the models were trained at sizes {sorted(map(str, sides))}: evaluate them one at a time")
     return sides.pop() if sides else None
 
 
-def _trained_at(model: CoDANet) -> int | None:
+def _trained_at(model: CoDANet | Peer) -> int | None:
     """What the header of a file says, which may be anything."""
     side = _settings(model).get("image_size")
     return side if isinstance(side, int) and side > 0 else None
 
 
-def _settings(model: CoDANet) -> dict[str, Any]:
+def _settings(model: CoDANet | Peer) -> dict[str, Any]:
     settings = model.provenance.get("settings")
     return settings if isinstance(settings, dict) else {}
 
@@ -95,7 +96,7 @@ def split_seed(models: dict[str, nn.Module]) -> int:
 def fitting(label: str, model: nn.Module, data: ImageData, train: bool) -> Pictures:
     """What the model sees of the data, cut to its size; an error if the two do not belong together."""
     split, size = (data.train if train else data.val), None
-    if isinstance(model, CoDANet):
+    if isinstance(model, CoDANet | Peer):
         if model.image_channels != data.channels:
             raise ValueError(
                 f"{label} takes images of {model.image_channels} channels and {data.name} has {data.channels}: use the "
@@ -122,7 +123,7 @@ def fitting(label: str, model: nn.Module, data: ImageData, train: bool) -> Pictu
     return pictures
 
 
-def _cut(label: str, model: CoDANet, data: ImageData) -> tuple[int, int] | None:
+def _cut(label: str, model: CoDANet | Peer, data: ImageData) -> tuple[int, int] | None:
     size = model.image_size
     if size is None or size == data.image_size:
         return None

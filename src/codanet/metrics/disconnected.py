@@ -19,6 +19,7 @@ from ..data.pictures import Pictures
 from ..data.tiling import Grids, tiled
 from ..models.classifier import like, network_input
 from ..models.network import CoDANet, bare
+from ..models.peers import BcosResNet
 from ..models.self_explaining import SelfExplaining
 from .localisation import cell_shares, maps_of_cells
 from .maps import Attribute
@@ -65,6 +66,18 @@ class Disconnected(SelfExplaining):
         classify: Any = self.model.classify
         return classify(self._cells(self.joined(maps))).reshape(len(inputs), -1)
 
+    def _by_gradient(self, model: BcosResNet, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Of a B-cos network: the gradient of a head's logit with its cosines as constants, times the input."""
+        with torch.enable_grad(), model.frozen():
+            encoded = model.encode(inputs).detach().clone().requires_grad_()
+            logits = self(encoded)
+            maps = [
+                torch.autograd.grad(logits.gather(1, each[:, None]).sum(), encoded, retain_graph=True)[0] * encoded
+                for each in targets.view(len(inputs), -1).unbind(1)
+            ]
+        found = torch.stack([each.detach().sum(1) for each in maps], 1)
+        return found.view(*targets.shape, *found.shape[2:])
+
     @torch.no_grad()
     def own_maps(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Contributions of a CoDA-Net: rows of ones and zeros over the heads, pulled back through every cell's layers.
@@ -72,6 +85,8 @@ class Disconnected(SelfExplaining):
         No cell is left out of the way back: that the others get nothing is a result of it.
         """
         model = self.model
+        if isinstance(model, BcosResNet):
+            return self._by_gradient(model, inputs, targets)
         if not isinstance(model, CoDANet):
             raise DoesNotFit(f"{type(model).__name__} does not pull single cells back")
         several = targets.view(len(inputs), -1)  # [N, K]

@@ -50,7 +50,8 @@ class Normalise(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         for name, value in (("mean", 127 / 255), ("std", 128 / 255)):  # for those who ask what the network sees as zero
-            self.register_buffer(name, torch.full((1, 3, 1, 1), value), persistent=False)
+            # made on the CPU even where the network is made on "meta" to be given its weights, which have none of these
+            self.register_buffer(name, torch.full((1, 3, 1, 1), value, device="cpu"), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
         return (images * 255 - 127) / 128

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -23,6 +23,8 @@ from .digest import content_digest
 from .hybrid import HybridNet, channels_last
 from .hybrid_file import described, halved, in_one_precision, read_features, untrained
 from .network import CoDANet, Layer
+from .peer_file import PEER_FORMAT, fill, save_peer, untrained_peer
+from .peers import Peer
 from .weight_files import weights_file
 
 FORMAT, HYBRID_FORMAT = 1, 2
@@ -58,6 +60,9 @@ def save(
         >>> codanet.save(codanet.create_model("nano_coda"), "model.safetensors")  # doctest: +SKIP
         PosixPath('model.safetensors')
     """
+    if isinstance(model, Peer):
+        save_peer(model, Path(path), provenance or {}, HEADER, DIGEST)
+        return Path(path)
     if not isinstance(model.rescale, str):
         raise ValueError("this model rescales with a function, which a file cannot hold: use 'sq', 'l2' or 'l1'")
     path = Path(path)
@@ -146,6 +151,11 @@ def load(path: str | os.PathLike[str], *, compile: bool = False, backbone: nn.Mo
     header, tensors, metadata = _read(path)
     if not isinstance(header, Mapping):
         raise ValueError(f"{path} has a header that is not a mapping: it is damaged, so save the model again")
+    if header.get("format") == PEER_FORMAT:
+        peer = untrained_peer(path, header)
+        check_tensors(path, peer.state_dict(), tensors)
+        _check_digest(path, metadata, tensors)
+        return cast(CoDANet, fill(peer, tensors))  # used as one: it takes images and explains what it can
     if header.get("format") not in (FORMAT, HYBRID_FORMAT):
         raise ValueError(
             f"{path} has format {header.get('format')!r}, this version reads {FORMAT} and {HYBRID_FORMAT}: update "

@@ -86,6 +86,8 @@ class ContributionMaps(Callback):
         if not trainer.is_global_zero or (epoch % self.every and epoch != trainer.max_epochs):
             return
         module: Any = pl_module
+        if not hasattr(module.model, "explain"):  # a peer without maps of its own
+            return
         split = getattr(module.data.val, "photographs", module.data.val)
         step = max(1, len(split) // self.number)
         images, _ = split.__getitems__(list(range(0, len(split), step))[: self.number])

@@ -15,6 +15,7 @@ from ..data.augmentation import augmentation, erased
 from ..data.tiling import mosaics
 from ..models.hybrid import HybridNet
 from ..models.network import CoDANet
+from ..models.peers import Peer
 from .callbacks import Divergence
 from .compilation import WORTHWHILE, Compiled, has_compiler
 from .loss import at_temperature, class_weights, classification_loss, objective
@@ -59,7 +60,7 @@ class Classification(LightningModule):
 
     def _compiles(self) -> bool:
         settings, (height, width) = self.settings, self.model.image_size or self.data.image_size
-        if settings.regularisation or settings.compile == "off":
+        if settings.regularisation or settings.compile == "off" or not isinstance(self.model, CoDANet):
             return False
         stride = self.model.stride if isinstance(self.model, HybridNet) else 1
         worthwhile = settings.epochs * len(self.data.train) * height * width // stride**2 >= WORTHWHILE
@@ -111,7 +112,8 @@ class Classification(LightningModule):
             share = side / min(height, width)
             size = (round(height * share), round(width * share))
             pictures = interpolate(pictures, size, mode="bilinear", antialias=True)
-            temperature *= size[0] * size[1] / (height * width)  # there are so many fewer positions to sum over
+            if getattr(self.model, "sums_positions", True):
+                temperature *= size[0] * size[1] / (height * width)  # there are so many fewer positions to sum over
         together = torch.rand((), generator=generator) < settings.mosaic
         if together and len(pictures) % 4 == 0:
             pictures, labels = mosaics(pictures, labels, self.model.num_classes)
@@ -174,7 +176,8 @@ class Classification(LightningModule):
 
     def configure_optimizers(self) -> Any:
         kind = Muon if self.settings.optimiser == "muon" else torch.optim.Adam
-        groups: list[dict[str, Any]] = [{"params": list(self.model.layers.parameters())}]
+        learning = self.model if isinstance(self.model, Peer) else self.model.layers
+        groups: list[dict[str, Any]] = [{"params": list(learning.parameters())}]
         if self.settings.finetune and isinstance(self.model, HybridNet):
             tuned = [p for p in self.model.backbone.parameters() if p.requires_grad]
             groups.append({"params": tuned, "lr": TUNING_RATE, **({"adam": True} if kind is Muon else {})})

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lightning
 import torch
@@ -32,6 +32,7 @@ from ..data import ImageData, held_out, load_data
 from ..data.augmentation import augmentation
 from ..models.hybrid import HybridNet
 from ..models.network import CoDANet
+from ..models.peers import PEERS, create_peer
 from ..models.weights import save
 from ..models.zoo import create_model
 from .callbacks import Checkpoints, ContributionMaps, Lines, training_bar
@@ -110,8 +111,11 @@ def _silence(line: str) -> None:
 
 def _check(settings: Settings, folder: Path) -> None:
     """What can be said before any data are fetched."""
-    with torch.device("meta"):
-        create_model(settings.model, rescale=settings.rescale, temperature=settings.temperature)
+    if settings.model in PEERS:
+        _check_peer(settings)
+    else:
+        with torch.device("meta"):
+            create_model(settings.model, rescale=settings.rescale, temperature=settings.temperature)
     augmentation(settings.augmentation, 32)
     if settings.backbone:
         check_backbone(settings)
@@ -123,11 +127,32 @@ def _check(settings: Settings, folder: Path) -> None:
         )
 
 
+def _check_peer(settings: Settings) -> None:
+    """What only a CoDA-Net can be told."""
+    given = {"backbone": settings.backbone, "start": settings.start, "temperature": settings.temperature}
+    given |= {"regularisation": settings.regularisation, "temperature_from": settings.temperature_from}
+    if settings.rescale != "sq":
+        given["rescale"] = settings.rescale
+    if wrong := [name for name, value in given.items() if value]:
+        raise ValueError(f"{settings.model} is a peer of CoDA-Nets, which has no {wrong[0]}: leave it out")
+    if settings.optimiser == "muon":
+        raise ValueError(f"muon is for the filters of CoDA-Nets, and {settings.model} is a peer: choose adam")
+
+
 def _build(settings: Settings, data: ImageData) -> CoDANet:
     side = 240 if settings.augmentation == "imagenet" else None  # a window of what is read at 256
     torch.manual_seed(settings.seed)
     if settings.backbone:
         return build(settings, data)
+    if settings.model in PEERS:
+        peer = create_peer(
+            settings.model,
+            num_classes=len(data.classes),
+            image_channels=data.channels,
+            image_size=(side, side) if side else data.image_size,
+            class_names=data.classes,
+        )
+        return cast(CoDANet, peer)  # it has what training asks for
     return create_model(
         settings.model,
         num_classes=len(data.classes),
@@ -156,7 +181,7 @@ def _few_words() -> Iterator[None]:
                 "ignore",
                 message=".*(num_workers|does not have many workers|log(ging)? interval|in eval mode at the start).*",
             )
-            warnings.filterwarnings("ignore", message=".*LeafSpec.*|.*isinstance.treespec.*")
+            warnings.filterwarnings("ignore", message=".*LeafSpec.*|.*isinstance.treespec.*|.*_prims_common.check.*")
             yield
     finally:
         logger.setLevel(before)

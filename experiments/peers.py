@@ -1,0 +1,230 @@
+"""Table 1 at an equal budget: S-CoDA and its peers, each trained on CIFAR-10 for the same time on one core.
+
+    python experiments/peers.py                       half an hour each, eight networks: four hours, and the evaluation
+    python experiments/peers.py --minutes 1 --grids 4 --images 16        to see that it works
+
+Every network sees the same augmented images, small ones first (16x16, growing to 32x32 in the first 45% of the time),
+with one objective, one-vs-all, and a learning rate that rises and falls once over the time it has. CoDA-Nets are
+trained as the recipe cifar10-cpu has it (Muon, a rising T), the others with Adam. 5,000 training images are held out;
+the test images are looked at once, by the evaluation. Stopped and started again, it goes on from the last minute.
+"""
+
+import argparse
+import json
+import math
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from matplotlib.figure import Figure
+from torch import nn
+from torch.nn.functional import interpolate
+
+import codanet
+from codanet._support.files import replacing
+from codanet.data import batches, load_data
+from codanet.data.augmentation import augmentation
+from codanet.data.split import held_out
+from codanet.evaluation import Results, evaluate
+from codanet.models.network import CoDANet
+from codanet.models.peers import PEERS, Peer, create_peer
+from codanet.models.self_explaining import SelfExplaining
+from codanet.plot import save
+from codanet.training.loss import at_temperature, classification_loss
+from codanet.training.muon import Muon
+
+NETWORKS = ("s_coda_r1_8", "s_coda_r1_4", *PEERS)
+TITLES = {"s_coda_r1_8": "S-CoDA, rank 1/8", "s_coda_r1_4": "S-CoDA, rank 1/4"} | {k: v.title for k, v in PEERS.items()}
+POST_HOC = ("gradcam", "ixg", "intgrad")
+BATCH, HOLDOUT, SMALL, GROWN = 128, 5000, 16, 0.45
+TEMPERATURES = (1000.0, 80000.0)  # of a CoDA-Net, from the first image to the last
+RATES = {"muon": 0.05, "adam": 3e-3}  # at their highest
+KEEP_SECONDS = 60.0
+
+
+@dataclass
+class Progress:
+    """What a run needs to be taken up again, besides the weights."""
+
+    seconds: float = 0.0
+    step: int = 0
+    accuracy: float = math.nan  # on the images that were held out
+
+
+def untrained(name: str, classes: tuple[str, ...]) -> CoDANet | Peer:
+    torch.manual_seed(0)
+    if name in PEERS:
+        return create_peer(name, num_classes=len(classes), image_size=(32, 32), class_names=classes)
+    return codanet.create_model(name, temperature=TEMPERATURES[1], class_names=classes)
+
+
+def at(share: float, model: nn.Module) -> tuple[float, int, float]:
+    """The learning rate's factor, the side of the pictures and T, at a share of the time."""
+    rising = 0.25
+    factor = share / rising if share < rising else 0.5 * (1 + math.cos(math.pi * (share - rising) / (1 - rising)))
+    side = 32 if share >= GROWN else int(SMALL + (32 - SMALL) * share / GROWN) // 4 * 4
+    low, high = TEMPERATURES
+    temperature = low * (high / low) ** share if isinstance(model, CoDANet) else 1.0
+    return max(factor, 1e-3), side, temperature
+
+
+def trained(name: str, data: Any, folder: Path, seconds: float) -> tuple[Path, Progress]:
+    """The weights, after `seconds` of training in all; from where it was."""
+    model, file, weights = untrained(name, data.classes), folder / "last.pt", folder / "model.safetensors"
+    kind = "muon" if isinstance(model, CoDANet) else "adam"
+    optimiser: torch.optim.Optimizer = (
+        Muon(model.parameters(), RATES[kind]) if kind == "muon" else torch.optim.Adam(model.parameters(), RATES[kind])
+    )
+    progress = Progress()
+    if file.is_file():
+        state = torch.load(file, weights_only=True)
+        model.load_state_dict(state["model"])
+        optimiser.load_state_dict(state["optimiser"])
+        progress = Progress(**state["progress"])
+    augmented, kept = augmentation("flip-crop-cutout", (32, 32)), progress.seconds
+    model.train()
+    while progress.seconds < seconds:
+        for images, labels in batches(data.train, BATCH, shuffle=True, seed=progress.step, drop_last=True):
+            began = time.perf_counter()
+            factor, side, temperature = at(progress.seconds / seconds, model)
+            pictures = augmented(images.float() / 255, torch.Generator().manual_seed(progress.step))
+            if side < 32:
+                pictures = interpolate(pictures, side, mode="bilinear", antialias=True)
+                temperature *= (side / 32) ** 2 if isinstance(model, CoDANet) else 1.0
+            for group in optimiser.param_groups:
+                group["lr"] = RATES[kind] * factor
+            logits = at_temperature(model(pictures), cast(CoDANet, model), temperature)
+            loss = classification_loss(logits, labels)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            progress.step += 1
+            progress.seconds += time.perf_counter() - began
+            if progress.seconds >= seconds:
+                break
+            if progress.seconds - kept > KEEP_SECONDS:
+                _keep(file, model, optimiser, progress)
+                kept = progress.seconds
+    if math.isnan(progress.accuracy):
+        model.eval()
+        with torch.no_grad():
+            right = [(model(i.float() / 255).argmax(1) == n).float() for i, n in batches(data.val, 250)]
+        progress.accuracy = float(torch.cat(right).mean())
+        _keep(file, model, optimiser, progress)
+    facts = {"experiment": "peers", "seconds": progress.seconds, "steps": progress.step, "held out": HOLDOUT}
+    codanet.save(cast(CoDANet, model.eval()), weights, facts)
+    return weights, progress
+
+
+def _keep(file: Path, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress) -> None:
+    state = {"model": model.state_dict(), "optimiser": optimiser.state_dict(), "progress": asdict(progress)}
+    with replacing(file) as part:
+        torch.save(state, part)
+
+
+def judged(name: str, weights: Path, folder: Path, options: argparse.Namespace) -> Results | None:
+    """By its own maps if it has some, and by post-hoc methods; None if it is sure of too few images for grids."""
+    own = ("contributions",) if isinstance(codanet.load(weights), SelfExplaining) else ()
+    metrics = ["accuracy", "localisation", "removal-least"]
+    asked: dict[str, Any] = {"grids": options.grids, "images": options.images, "points": 17, "quiet": True}
+    for some in (metrics, ["accuracy", "removal-least"]):
+        try:
+            return evaluate([str(weights)], "cifar10", (*own, *POST_HOC), some, folder / "-".join(some), **asked)
+        except ValueError as error:
+            print(f"{name}: {error}")
+    return None
+
+
+def row(name: str, progress: Progress, results: Results, parameters: int) -> dict[str, Any]:
+    """Of the model's own maps, or of its best post-hoc method by localisation."""
+    ((label, *_),) = {(line.model,) for line in results.rows}
+    shares = [line for line in results.rows if line.metric == "localisation"]
+    own = [line for line in shares if line.method == "contributions"]
+    best = own[0] if own else max(shares, key=lambda line: line.mean, default=None)
+    accuracy = results.row(label, "", "accuracy")
+    facts: dict[str, Any] = {"network": TITLES[name], "parameters": parameters}
+    facts |= {"hours": round(progress.seconds / 3600, 3), "steps": progress.step, "held_out": progress.accuracy}
+    facts |= {"accuracy": accuracy.mean, "accuracy_interval": [accuracy.low, accuracy.high], "n": accuracy.n}
+    if best is not None:
+        removed = results.row(label, best.method, "removal-least")
+        facts |= {"maps": best.method, "localisation": best.mean, "localisation_interval": [best.low, best.high]}
+        facts |= {"scores": best.n, "removal": removed.mean, "removal_interval": [removed.low, removed.high]}
+        facts["ms_per_map"] = 1000 * removed.seconds_per_map
+    return facts
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    heads = ("network", "parameters", "accuracy, test", "maps", "localisation", "removal, least first", "ms/map")
+    lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
+    for facts in sorted(rows, key=lambda facts: -facts["accuracy"]):
+        cells = [facts["network"], f"{facts['parameters'] / 1e6:.2f} M"]
+        cells.append(_spread(facts, "accuracy"))
+        if "maps" in facts:
+            cells += [facts["maps"], _spread(facts, "localisation"), _spread(facts, "removal")]
+            cells.append(f"{facts['ms_per_map']:.1f}")
+        else:
+            cells += ["", "sure of too few images", "", ""]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _spread(facts: dict[str, Any], name: str) -> str:
+    low, high = facts[f"{name}_interval"]
+    return f"{facts[name]:.3f} ({low:.3f} to {high:.3f})"
+
+
+def picture(rows: list[dict[str, Any]]) -> Figure:
+    """Accuracy over localisation: what is good lies to the upper right."""
+    figure = Figure((5.2, 4.0), dpi=200, facecolor="white", layout="constrained")
+    axes = figure.subplots()
+    for facts in rows:
+        if "maps" not in facts:
+            continue
+        own = facts["maps"] == "contributions"
+        x, y = facts["localisation"], 100 * facts["accuracy"]
+        axes.scatter([x], [y], s=30, color="#b2182b" if own else "#2277bb", marker="o" if own else "s", zorder=3)
+        axes.annotate(facts["network"], (x, y), (4, 4), textcoords="offset points", fontsize=7)
+    axes.axvline(1 / 9, color="#b8b8b8", linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.set_xlabel("localisation (3x3 grids); dashed: chance", fontsize=9)
+    axes.set_ylabel("accuracy (%), test images", fontsize=9)
+    axes.set_title("red: maps of its own; blue: the best post-hoc method", fontsize=8)
+    axes.margins(0.15)
+    return figure
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=30.0, help="of training, for each network (30)")
+    parser.add_argument("--networks", default=",".join(NETWORKS), help="default: %(default)s")
+    parser.add_argument("--grids", type=int, default=50)
+    parser.add_argument("--images", type=int, default=256, help="for pixel removal (256)")
+    parser.add_argument("--output", type=Path, default=Path("figures"))
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    data = held_out(load_data("cifar10"), HOLDOUT, 0)
+    rows: list[dict[str, Any]] = []
+    for name in options.networks.split(","):
+        folder = options.output / "peers" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        weights, progress = trained(name, data, folder, 60 * options.minutes)
+        results = judged(name, weights, folder, options)
+        if results is None:
+            continue
+        parameters = sum(parameter.numel() for parameter in untrained(name, data.classes).parameters())
+        rows.append(row(name, progress, results, parameters))
+        print(json.dumps(rows[-1]), flush=True)
+        settings = {"minutes": options.minutes, "seed": 0, "threads": options.threads, "torch": torch.__version__}
+        for file, words in (
+            ("peers.md", table(rows)),
+            ("peers.json", json.dumps({**settings, "rows": rows}, indent=1)),
+        ):
+            with replacing(options.output / file) as part:
+                part.write_text(words, encoding="utf-8")
+        save(picture(rows), options.output / "peers.png")
+
+
+if __name__ == "__main__":
+    main()

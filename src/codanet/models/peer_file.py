@@ -1,0 +1,56 @@
+"""A peer in one safetensors file, with its name, classes and provenance in the header."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from .._support.files import replacing
+from .._support.limits import shown
+from .._support.version import __version__
+from .digest import content_digest
+from .peers import Peer, create_peer
+
+PEER_FORMAT = 3
+
+
+def save_peer(model: Peer, path: Path, provenance: Mapping[str, Any], header: str, digest: str) -> None:
+    """`header` and `digest` name the fields of the file's metadata."""
+    facts = {
+        "format": PEER_FORMAT,
+        "version": __version__,
+        "name": model.name,
+        "num_classes": model.num_classes,
+        "image_channels": model.image_channels,
+        "image_size": model.image_size,
+        "class_names": model.class_names,
+        "provenance": {**model.provenance, **provenance},
+    }
+    words = json.dumps(facts)
+    tensors = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
+    with replacing(path) as part:
+        save_file(tensors, part, metadata={header: words, digest: content_digest(words, tensors)})
+
+
+def untrained_peer(path: Path, header: Mapping[str, Any]) -> Peer:
+    """The peer that a header describes."""
+    try:
+        size, names = header["image_size"], header["class_names"]
+        return create_peer(
+            header["name"],
+            num_classes=header["num_classes"],
+            image_channels=header["image_channels"],
+            image_size=tuple(size) if size else None,
+            class_names=tuple(names) if names else None,
+            provenance=header["provenance"],
+        )
+    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"{path} has a header that makes no peer ({shown(error, 240)}): save it again") from None
+
+
+def fill(model: Peer, tensors: Mapping[str, Tensor]) -> Peer:
+    model.load_state_dict(tensors)
+    return model.eval()

@@ -1,0 +1,88 @@
+"""A hybrid where other models are used: exported, on the page, by every method, with maps of the size of the image."""
+
+import pytest
+import torch
+
+import codanet
+from codanet.app import views
+from codanet.app.reading import read
+from codanet.attribution import METHODS, attribute
+from codanet.attribution.gradients import InputTimesGradient
+from codanet.metrics import completeness
+from codanet.models.efficientnet_lite import efficientnet_lite0
+from codanet.models.hybrid import HybridNet, cut, head_layers
+from test_hybrid import Stranger, calibrated, small
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def model() -> HybridNet:
+    """On the untrained stages of EfficientNet-Lite0 up to stride 8, by its name, so that a file can hold them."""
+    torch.manual_seed(0)
+    net = HybridNet(
+        cut(efficientnet_lite0(weights=False), "blocks.4"),
+        head_layers(3, (6,), 3),
+        image_size=(48, 64),
+        temperature=8.0,
+        encoding="split",
+        class_names=("bottle", "box", "can"),
+        backbone="efficientnet_lite0",
+        layer="blocks.4",
+    )
+    return calibrated(net, torch.rand(4, 3, 48, 64)).eval()
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "half.onnx"])
+def test_a_file_holds_the_backbone(model, tmp_path, name):
+    pytest.importorskip("onnxruntime")
+    written = codanet.export(model, tmp_path / name, half=name.startswith("half"))
+    assert written.differences.small
+
+
+def test_a_backbone_that_onnx_does_not_know_is_said(tmp_path):
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(ValueError, match=r"the backbone is Stranger, whose operations are not known.*\.pt2"):
+        codanet.export(small(Stranger(), "join"), tmp_path / "model.onnx")
+
+
+def test_the_page_says_what_its_sums_are_exact_for(model):
+    reading = read(model, torch.rand(3, 48, 64))
+    assert reading.size == (48, 64)
+    assert reading.parts((0, 0, 20, 30), 1).error < 1e-4
+    assert "exact over the features of blocks.4, stride 8" in views.region(reading, 1, None, None)
+    assert reading.numbers(model, None, 1)["exact_for"].endswith("stride 8")
+
+
+SLOW, LARGE = {"rise", "lime", "deeplift"}, {"occlusion9"}  # features of 6x8 have no room for a window of 9
+
+
+@pytest.mark.parametrize("method", sorted(METHODS.keys() - SLOW - LARGE))
+def test_maps_are_as_large_as_the_image(model, method):
+    images = torch.rand(1, 3, 48, 64)
+    assert attribute(model, images, 1, method).shape == (1, 48, 64)
+
+
+def test_own_maps_add_up_and_stay_over_features(model):
+    images, targets = torch.rand(2, 3, 48, 64), torch.tensor([0, 2])
+    maps = attribute(model, images, targets)
+    why = model.explain(images, targets)
+    assert torch.allclose(maps.sum((1, 2)) + why.bias, why.target_logits, atol=1e-4)
+    assert (maps[:, :8, :8] == maps[:, :1, :1]).all()  # a square of features is one value
+    assert completeness(model, images, targets, maps).values.max() < 1e-4
+
+
+def test_a_removed_pixel_is_what_the_backbone_sees_as_zero(model):
+    from codanet.models.classifier import baseline, network_input
+
+    images = torch.rand(1, 3, 48, 64)
+    assert torch.equal(network_input(model, images), images)
+    assert baseline(model, images).flatten().tolist() == pytest.approx([127 / 255] * 3)
+    assert baseline(model, model.encode(images)).abs().max() == 0
+
+
+def test_maps_of_the_image_are_asked_for_by_name(model):
+    images = torch.rand(1, 3, 48, 64)
+    fine, coarse = (attribute(model, images, 1, InputTimesGradient(space=space)) for space in ("image", "encoded"))
+    assert len(fine.unique()) > 1000
+    assert len(coarse.unique()) <= 6 * 8

@@ -1,0 +1,196 @@
+"""The peers: sizes as published, a known answer of each, and the way through training, files and metrics."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import codanet
+from codanet.attribution import Registered, attribute, settings_of
+from codanet.data.pictures import Pictures
+from codanet.data.split import MemorySplit
+from codanet.data.tiling import Grids
+from codanet.metrics import disconnected
+from codanet.models.classifier import baseline, probabilities
+from codanet.models.network import LOGIT_BIAS
+from codanet.models.peers import PEERS, BcosResNet, create_peer
+from codanet.models.peers.bcos import BcosConv2d, Scaling
+from codanet.models.resnet import MEAN
+from codanet.training import train
+from codanet.training.settings import Recipe, Settings
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+# ResNets as of He et al., table 6 (0.27 M, 0.85 M), WRN-28-2 as of Oliver et al. 2018 (1.5 M), VGG-19 with one linear
+# layer; SENN and B-cos by hand: 9 Σ in·out of the convolutions, 2 or 1 per channel of a norm
+COUNTS = {
+    "resnet20": 269_722,
+    "resnet56": 853_018,
+    "wrn_28_2": 1_467_610,
+    "vgg19_bn": 20_040_522,
+    "senn": 411_888,
+    "bcos_resnet20": 269_466,
+}
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_sizes_and_shapes(name):
+    model = create_peer(name).eval()
+    assert sum(parameter.numel() for parameter in model.parameters()) == COUNTS[name]
+    for side in (16, 32):
+        logits = model(torch.rand(2, 3, side, side))
+        assert logits.shape == (2, 10)
+        assert logits.isfinite().all()
+    assert torch.equal(probabilities(model, logits), logits.sigmoid())  # trained one-vs-all
+
+
+def test_counts_by_hand():
+    def convolutions(*planes):
+        return sum(9 * before * after for before, after in pairwise(planes))
+
+    concepts = convolutions(3, 32, 32, 64, 64, 64) + 2 * (32 + 32 + 64 * 3) + 64 * 16 + 16
+    relevances = convolutions(3, 32, 32, 64, 64, 128, 128) + 2 * (64 + 128 + 256) + 128 * 160 + 160
+    assert concepts + relevances == COUNTS["senn"]
+    layers = [6, 16, *(16,) * 6, *(32,) * 6, *(64,) * 6]
+    assert convolutions(*layers) + sum(layers[1:]) + 64 * 10 + 10 == COUNTS["bcos_resnet20"]
+
+
+def test_a_b_cos_unit_by_hand():
+    """|cos|^(B-1) ŵᵀx of a patch at a time; at most the patch's norm, which is reached where it is aligned."""
+    torch.manual_seed(0)
+    layer, x = BcosConv2d(4, 3, 3, exponent=2.5).double(), torch.randn(2, 4, 6, 6).double()
+    patches = F.unfold(x, 3, padding=1)  # [N, 36, 36]
+    weights = layer.weight.flatten(1)
+    linear = torch.einsum("ud,ndp->nup", weights / weights.norm(dim=1, keepdim=True), patches)
+    cosine = (linear / patches.norm(dim=1, keepdim=True)).abs()
+    expected = (cosine**1.5 * linear).view(2, 3, 6, 6)
+    assert torch.allclose(layer(x), expected, atol=1e-9)
+    assert (layer(x).flatten(2).abs() <= patches.norm(dim=1, keepdim=True) + 1e-9).all()
+    aligned = layer.weight[:1].detach() * 7
+    assert layer(aligned)[0, 0, 1, 1].item() == pytest.approx(7 * layer.weight[0].norm().item(), rel=1e-6)
+
+
+def trained_bcos() -> BcosResNet:
+    torch.manual_seed(0)
+    model = create_peer("bcos_resnet20", num_classes=4)
+    assert isinstance(model, BcosResNet)
+    for _ in range(20):
+        model(torch.rand(16, 3, 16, 16))  # which settles the scalings
+    return model.double().eval()
+
+
+def test_b_cos_contributions_are_exact():
+    model, images = trained_bcos(), torch.rand(3, 3, 16, 16).double()
+    why = model.explain(images, "all")
+    assert why.contributions.shape == (3, 4, 6, 16, 16)
+    assert why.completeness_error().max() < 1e-10
+    assert torch.allclose(why.logits, model(images))
+    assert model.explain(images).bias == LOGIT_BIAS
+    maps = attribute(model, images, [0, 1, 2], "contributions")
+    assert torch.allclose(maps, why.pixels[torch.arange(3), torch.arange(3)])
+    assert not any(module.frozen for module in model.modules() if isinstance(module, BcosConv2d))
+    black = model(torch.zeros(1, 6, 16, 16).double())  # all pixels removed
+    assert torch.allclose(black, torch.full_like(black, LOGIT_BIAS), atol=1e-6)
+
+
+def test_scaling_is_linear_after_training():
+    scaling = Scaling(2).double()
+    x = torch.randn(8, 2, 4, 4).double() * torch.tensor([3.0, 0.1])[:, None, None]
+    assert torch.allclose((scaling(x) ** 2).mean((0, 2, 3)), torch.ones(2).double(), atol=1e-3)
+    scaling.eval()
+    assert torch.allclose(scaling(x) + scaling(2 * x), scaling(3 * x))
+
+
+def test_senns_own_maps_add_up_and_show_the_place():
+    """With relevances of one for every concept of a class, a place adds the sum of its concepts."""
+    model = create_peer("senn", num_classes=2).double().eval()
+    last = model.relevances[-1]
+    torch.nn.init.zeros_(last.weight)
+    last.bias.data = torch.cat([torch.ones(16), torch.zeros(16)]).double()
+    images = torch.rand(2, 3, 16, 16).double()
+    concepts = model.concepts(2 * images - 1).sum(1)  # [N, 4, 4]
+    assert torch.allclose(model(images)[:, 0] - LOGIT_BIAS, concepts.mean((1, 2)))
+    assert torch.allclose(model(images)[:, 1], torch.full((2,), LOGIT_BIAS).double())
+    maps = attribute(model, images, [[0, 1], [0, 1]], "contributions")
+    assert torch.allclose(maps.sum((2, 3)) + LOGIT_BIAS, model(images))
+    assert torch.allclose(maps[:, 0, ::4, ::4] * 256, concepts)
+    with pytest.raises(ValueError, match="multiples of 4"):
+        model.own_maps(torch.rand(1, 3, 14, 14).double(), torch.tensor([0]))
+
+
+def test_a_removed_pixel_of_a_resnet_is_its_mean_colour():
+    assert torch.allclose(baseline(create_peer("resnet20"), torch.rand(1, 3, 8, 8)).flatten(), torch.tensor(MEAN))
+
+
+def test_a_wide_block_without_its_branch_is_the_identity():
+    model = create_peer("wrn_28_2").eval()
+    block, x = model.layers[2], torch.randn(1, 32, 8, 8)
+    torch.nn.init.zeros_(block.conv2.weight)
+    assert torch.equal(block(x), x)
+    assert model.layers[1].shortcut.weight.shape == (32, 16, 1, 1)
+
+
+def test_vgg_pools_five_times():
+    model = create_peer("vgg19_bn").eval()
+    assert model.features(torch.rand(1, 3, 96, 96)).shape == (1, 512, 3, 3)
+    assert sum(isinstance(layer, torch.nn.Conv2d) for layer in model.layers) == 16
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_files_bring_a_peer_back(name, tmp_path):
+    torch.manual_seed(0)
+    names = ("ant", "bee", "cat")
+    model = create_peer(name, num_classes=3, class_names=names, image_size=(16, 16)).eval()
+    again = codanet.load(codanet.save(model, tmp_path / "peer.safetensors", {"seed": 3}))
+    assert type(again) is type(model)
+    assert (again.name, again.class_names, again.image_size) == (name, names, (16, 16))
+    assert again.provenance["seed"] == 3
+    x = torch.rand(1, 3, 16, 16)
+    assert torch.equal(again(x), model(x))
+
+
+@pytest.mark.parametrize("name", ["resnet20", "bcos_resnet20"])
+def test_recipes_train_a_peer_and_metrics_judge_it(name, tmp_path):
+    """A few steps on coloured noise, which is enough to see every part meet."""
+    from PIL import Image
+
+    generator = torch.Generator().manual_seed(0)
+    for label, channel in (("blue", 2), ("red", 0)):
+        (tmp_path / "data" / label).mkdir(parents=True)
+        for number in range(12):
+            pixels = torch.randint(0, 90, (16, 16, 3), generator=generator)
+            pixels[..., channel] += 150
+            path = tmp_path / "data" / label / f"{number}.png"
+            Image.fromarray(pixels.to(torch.uint8).numpy()).save(path)
+    settings = Settings(
+        data=str(tmp_path / "data"), model=name, epochs=6, batch_size=8, learning_rate=0.01, grow_from=8, image_size=16,
+        workers=0, threads=1,
+    )  # fmt: skip
+    result = train(Recipe("peer", settings), tmp_path / "run", quiet=True)
+    assert result.accuracy > 0.7
+    results = codanet.evaluation.evaluate(
+        [str(result.weights)], str(tmp_path / "data"), ["contributions", "ixg"], ["accuracy", "removal"],
+        tmp_path / "out", images=4, points=3, quiet=True, split="train",
+    )  # fmt: skip
+    methods = {row.method for row in results.rows}
+    assert methods == ({"", "ixg", "contributions"} if name == "bcos_resnet20" else {"", "ixg"})
+
+
+def test_what_a_peer_cannot_be_told(tmp_path):
+    with pytest.raises(ValueError, match="has no temperature"):
+        train(Recipe("peer", Settings(model="resnet20", temperature=10)), tmp_path, quiet=True)
+    with pytest.raises(ValueError, match="muon is for the filters of CoDA-Nets"):
+        train(Recipe("peer", Settings(model="resnet20", optimiser="muon")), tmp_path, quiet=True)
+    with pytest.raises(ValueError, match="unknown peer 'resnet21': did you mean 'resnet20'"):
+        create_peer("resnet21")
+    with pytest.raises(ValueError, match="3 channels"):
+        create_peer("resnet20", image_channels=1)
+
+
+def test_difull_of_a_b_cos_network_is_exact():
+    model = trained_bcos()
+    images = torch.randint(0, 256, (4, 3, 16, 16), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
+    pictures = Pictures(MemorySplit(images, torch.arange(4)))
+    grids = Grids(torch.tensor([[0, 1, 2, 3]]), torch.tensor([[0, 1, 2, 3]]), 2)
+    own = disconnected(model, pictures, grids, Registered(settings_of("contributions")))
+    assert own.extras["outside"].max() == 0
