@@ -30,9 +30,9 @@ def main(arguments: list[str]) -> int:
     options = parser().parse(arguments)
     from .._support.files import check_apart, expanded
     from ..export import export, load
-    from ..models.weight_files import weights_file
+    from ..models.weight_files import weights_path
 
-    check_apart(expanded(options.output), [weights_file(options.model)], "exported")
+    check_apart(expanded(options.output), [weights_path(options.model)], "exported")
     exported = export(
         load(options.model),
         options.output,

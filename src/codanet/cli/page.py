@@ -28,9 +28,9 @@ def main(arguments: list[str]) -> int:
     from ..export import load
     from ..export.page import page
     from ..models.labels import short_name
-    from ..models.weight_files import weights_file
+    from ..models.weight_files import weights_path
 
-    check_apart(expanded(options.output), [weights_file(name) for name in options.models], "shown")
+    check_apart(expanded(options.output), [weights_path(name) for name in options.models], "shown")
     models = {short_name(name, options.models): load(name) for name in options.models}
     data = load_data(options.examples) if options.examples else None
     written = page(models, options.output, data=data, half=options.half)

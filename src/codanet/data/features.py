@@ -49,8 +49,7 @@ class FeatureCache:
     def _opened(self) -> tuple[NDArray[np.float16], NDArray[np.uint64]]:
         described = self.folder / "index.json"
         if self.folder.exists() and not self._fits(described):
-            if described.exists():  # else a killed process had only just begun
-                warnings.warn(f"the features in '{self.folder}' are of other settings and are made again", stacklevel=4)
+            warnings.warn(f"the features in '{self.folder}' are of other settings and are made again", stacklevel=4)
             self.remove()
         new = not described.is_file()
         try:
