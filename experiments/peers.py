@@ -131,7 +131,7 @@ def judged(name: str, weights: Path, folder: Path, options: argparse.Namespace) 
     asked: dict[str, Any] = {"grids": options.grids, "images": options.images, "points": 17, "quiet": True}
     for some in (metrics, ["accuracy", "removal-least"]):
         try:
-            return evaluate([str(weights)], "cifar10", (*own, *POST_HOC), some, folder / "-".join(some), **asked)
+            return evaluate([str(weights)], "cifar10", (*own, *POST_HOC), some, folder / "evaluation", **asked)
         except ValueError as error:
             print(f"{name}: {error}")
     return None

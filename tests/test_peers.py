@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 import codanet
 from codanet.attribution import Registered, attribute, settings_of
+from codanet.data import ImageData
 from codanet.data.pictures import Pictures
 from codanet.data.split import MemorySplit
 from codanet.data.tiling import Grids
@@ -17,6 +18,7 @@ from codanet.models.network import LOGIT_BIAS
 from codanet.models.peers import PEERS, BcosResNet, create_peer
 from codanet.models.peers.bcos import BcosConv2d, Scaling
 from codanet.models.resnet import MEAN
+from codanet.plot import save
 from codanet.training import train
 from codanet.training.settings import Recipe, Settings
 
@@ -194,3 +196,30 @@ def test_difull_of_a_b_cos_network_is_exact():
     grids = Grids(torch.tensor([[0, 1, 2, 3]]), torch.tensor([[0, 1, 2, 3]]), 2)
     own = disconnected(model, pictures, grids, Registered(settings_of("contributions")))
     assert own.extras["outside"].max() == 0
+
+
+def test_the_comparison_trains_is_taken_up_again_and_drawn(tmp_path):
+    """Its schedule, a run that goes on where it stopped, and a table in which a network may lack grids."""
+    import peers
+
+    model = create_peer("resnet20")
+    assert [peers.at(share, model)[1] for share in (0, 0.2, 0.45, 1)] == [16, 20, 32, 32]
+    assert peers.at(0.25, model)[0] == 1
+    assert [round(peers.at(share, codanet.create_model("nano_coda"))[2]) for share in (0, 1)] == [1000, 80000]
+    images = torch.randint(0, 256, (256, 3, 32, 32), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    split = MemorySplit(images, torch.arange(256) % 2)
+    data = ImageData("two", ("a", "b"), split, split, (32, 32), 3, "0" * 64)
+    weights, first = peers.trained("bcos_resnet20", data, tmp_path, 0.3)
+    assert first.step >= 1
+    assert 0 <= first.accuracy <= 1
+    again = peers.trained("bcos_resnet20", data, tmp_path, 0.3)[1]
+    assert again == first  # its time is over
+    assert codanet.load(weights).provenance["steps"] == first.step
+    facts = {"network": "A", "parameters": 2e6, "accuracy": 0.5, "accuracy_interval": [0.4, 0.6]}
+    maps = {"maps": "gradcam", "localisation": 0.3, "localisation_interval": [0.2, 0.4], "ms_per_map": 2.0}
+    maps |= {"removal": 0.7, "removal_interval": [0.6, 0.8]}
+    words = peers.table([facts, {**facts, **maps, "network": "B", "accuracy": 0.6}])
+    assert words.splitlines()[2].startswith("| B | 2.00 M | 0.600 (0.400 to 0.600) | gradcam | 0.300 (0.200 to 0.400)")
+    assert "sure of too few images" in words
+    picture = save(peers.picture([facts, {**facts, **maps}]), tmp_path / "peers.png")
+    assert picture.stat().st_size > 5000

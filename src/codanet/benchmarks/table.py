@@ -33,7 +33,7 @@ def markdown(result: dict[str, Any]) -> str:
     about = (
         f"Batch {settings['batch']}, {settings['size']}x{settings['size']}, {settings['threads']} threads, "
         f"{machine['cpu']} ({machine['cores']} cores, {machine['ram_gib']} GiB), torch {versions['torch']}, "
-        f"Python {versions['python']}, codanet {versions['codanet']}. Load of the machine before: "
+        f"Python {versions['python']}, codanet {versions['codanet']}. Load of the machine at the start: "
         f"{machine['load_before']}."
     )
     rows = {(row["model"], row["what"]): row for row in result["results"]}
