@@ -5,8 +5,6 @@ import base64
 import io
 import json
 import socket
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -15,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from PIL import Image
 
-from codanet.app import keeper, memory, own_names, start
+from codanet.app import keeper, own_names, start
 from codanet.app.gate import Gate, Hosts
 from colours import colour_model
 
@@ -190,46 +188,3 @@ def test_sockets_that_take_nothing_are_closed(monkeypatch):
         monkeypatch.setattr(keeper.time, "monotonic", lambda moment=moment: moment)
         kept.close_silent()
     assert (stuck.ended, slow.ended, served_one.ended) == ("aborted", "", "")
-
-
-PICTURES = """
-import sys, threading
-from pathlib import Path
-from codanet.app import memory
-
-def resident():
-    words = Path("/proc/self/status").read_text().split()
-    return int(words[words.index("VmRSS:") + 1]) // 1024
-
-if sys.argv[1] == "bound":
-    memory.bound_allocator()
-kept, before = [], resident()
-
-def visits():
-    for turn in range(6):
-        blocks = [bytearray(200_000 + 137_000 * k) for k in range(20)]
-        for block in blocks:
-            block[::4096] = b"x" * len(block[::4096])
-        kept.append(bytes(50_000 + turn))  # something that stays, above them
-        del blocks
-
-threads = [threading.Thread(target=visits) for _ in range(8)]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-if sys.argv[1] == "bound":
-    memory.give_back()
-print(resident() - before)
-"""
-
-
-@pytest.mark.skipif(memory._libc() is None, reason="the allocator is bounded with glibc")
-def test_memory_of_pictures_is_given_back():
-    """Pictures of all sizes in eight threads: what the allocator keeps of them afterwards, in MiB."""
-    bound, unbound = (
-        int(subprocess.run([sys.executable, "-c", PICTURES, how], capture_output=True, text=True, timeout=120).stdout)
-        for how in ("bound", "unbound")
-    )
-    assert bound < 60
-    assert bound < unbound / 2
