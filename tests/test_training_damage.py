@@ -1,6 +1,5 @@
 """Runs that meet each other, a small disk, flipped bits, or an end between two writes."""
 
-import errno
 import json
 import os
 import random
@@ -15,7 +14,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from codanet.cli import main
 from codanet.training import train
 from codanet.training.checkpoint import SETTINGS_KEY, Damaged, read_checkpoint
 from codanet.training.run_files import BEST, LAST, MODEL
@@ -133,16 +131,3 @@ def test_what_an_earlier_end_left_is_removed(finished, tmp_path):
     train("digits", folder, **SMALL)
     assert not list(folder.glob(".*"))
     assert all(torch.equal(value, before[key]) for key, value in load_file(folder / MODEL).items())
-
-
-def test_a_log_that_cannot_be_written(tmp_path, monkeypatch, capfd):
-    """The thread that writes it says nothing: the run ends, and the command tells why."""
-
-    def full(*arguments):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("tensorboard.summary.writer.record_writer.RecordWriter.write", full)
-    assert main(["train", "digits", "--epochs", "1", "--threads", "1", "--output", str(tmp_path / "run")]) == 2
-    told = capfd.readouterr().err
-    assert "codanet: No space left on device: make room, and give the same command again" in told
-    assert "Traceback" not in told
