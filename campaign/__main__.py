@@ -14,6 +14,7 @@ from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # forked children cannot share threads
 
+import disks
 import kills
 import wrong_inputs
 from report import page
@@ -23,8 +24,10 @@ import visitors
 # cases, and the share of the time
 PARTS = {
     "inputs": (wrong_inputs.run, 2000, 0.35),
-    "kills": (kills.run, 100, 0.3),
-    "visitors": (visitors.run, 10_000, 0.35),
+    "kills": (kills.run, 100, 0.25),
+    "disks": (disks.run, 100, 0.15),
+    "visitors": (visitors.run, 10_000, 0.2),
+    "polite": (visitors.polite_only, 1000, 0.05),
 }
 
 
@@ -45,8 +48,6 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="campaign-") as folder:
             part = run(Path(folder), options.seed, number, time.monotonic() + left * share / shares)
         results.append(part)
-        for failure in part.failures:
-            print(failure, file=sys.stderr)
     command = f"make campaign MINUTES={options.minutes:g} SEED={options.seed}"
     options.output.write_text(page(results, (time.monotonic() - started) / 60, command), encoding="utf-8")
     print(options.output)

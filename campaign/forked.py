@@ -7,13 +7,17 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 PATIENCE = 90.0  # seconds; longer than that is a hang
+TEMPORARY = "tmp"
+KEPT = ("torchinductor", ".ses")  # by torch and onnxruntime, for good
 MOST_MEMORY = 3 * 2**30  # bytes resident
 
 
@@ -43,38 +47,39 @@ class Ending:
         return ""
 
 
+# whatever a command may import
+MODULES = """app attribution evaluation export.graph export.page data.photographs models.efficientnet_lite plot.film
+plot.gallery report training.run cli.evaluate cli.explain cli.train cli.export cli.page cli.report"""
+OTHERS = ("gradio", "onnxruntime", "skimage.data", "skimage.segmentation", "torch.utils.tensorboard", "yaml")
+
+
 def preload() -> None:
     """Import everything once, and compute nothing: a forked child inherits modules, but no threads."""
+    for name in (*(f"codanet.{name}" for name in MODULES.split()), *OTHERS):
+        import_module(name)
     import torch
-
-    import codanet.app
-    import codanet.attribution
-    import codanet.cli.evaluate
-    import codanet.cli.explain
-    import codanet.cli.train
-    import codanet.evaluation
-    import codanet.plot.film
-    import codanet.plot.gallery
-    import codanet.report
-    import codanet.training  # noqa: F401
 
     torch.set_num_threads(1)
 
 
-def forked(work: Callable[[], int], folder: Path, kill_after: float | None = None) -> Ending:
-    """Run `work` in a child, in `folder`; kill it with SIGKILL after so many seconds if it is still there."""
+def forked(
+    work: Callable[[], int], folder: Path, moment: float | None = None, act: Callable[[int], None] | None = None
+) -> Ending:
+    """Run `work` in a child, in `folder`; if it is still there after `moment` seconds, `act` on its process number."""
     logs = folder.parent / f".{folder.name}.out", folder.parent / f".{folder.name}.err"
     started = time.monotonic()
     child = os.fork()
     if child == 0:
         _work(work, folder, logs)
-    limit = PATIENCE if kill_after is None else kill_after
     while True:
         pid, status, usage = os.wait4(child, os.WNOHANG)
         if pid:
             break
-        if time.monotonic() - started > limit:
-            os.kill(child, signal.SIGALRM if kill_after is None else signal.SIGKILL)
+        if act is not None and time.monotonic() - started > (moment or 0.0):
+            act(child)
+            act = None
+        if time.monotonic() - started > PATIENCE:
+            os.kill(child, signal.SIGALRM)
             _, status, usage = os.wait4(child, 0)
             break
         time.sleep(0.002)
@@ -90,6 +95,8 @@ def _work(work: Callable[[], int], folder: Path, logs: tuple[Path, Path]) -> Non
     try:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         os.chdir(folder)
+        if (folder / TEMPORARY).is_dir():  # a place of its own for what libraries leave
+            tempfile.tempdir = os.environ["TMPDIR"] = str(folder / TEMPORARY)
         for number, log in zip((1, 2), logs, strict=True):
             os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
         sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
@@ -111,5 +118,7 @@ def leftovers(folder: Path) -> list[str]:
     return sorted(
         str(path.relative_to(folder))
         for path in folder.rglob("*")
-        if path.name.startswith((".codanet-", ".tmp", ".probe", ".last", ".best")) or path.name.endswith(".part")
+        if path.name.startswith((".codanet-", ".codanet.lock", ".tmp", ".probe", ".last", ".best"))
+        or path.name.endswith(".part")
+        or (path.parent.name == TEMPORARY and not path.name.startswith(KEPT))
     )

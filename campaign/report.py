@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +22,7 @@ class Part:
         self.cases += 1
         if problem:
             self.failures.append(f"{problem} — {where}")
+            print(f"{self.title}: {self.failures[-1]}", file=sys.stderr, flush=True)
 
 
 def page(parts: Sequence[Part], minutes: float, command: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import time
@@ -11,50 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from forked import forked, leftovers, preload
+from forked import TEMPORARY, forked, leftovers, preload
 from report import Part
 
-NUMBERS = [
-    "0",
-    "-1",
-    "99999999999999999999",
-    "9" * 4000,
-    "9" * 5000,
-    "nan",
-    "inf",
-    "-inf",
-    "1e400",
-    "1.5",
-    "x",
-    "",
-    "٣",
-    "1_0",
-]
-WORDS = [
-    "",
-    " ",
-    "~nosuchuser",
-    "../..",
-    "/",
-    "/dev/null",
-    "/dev/full",
-    "a\x1b[2Jb",
-    "é" * 200,
-    "x" * 300,
-    "%s%n",
-    "-",
-    "--",
-    "*",
-    "[",
-    "null",
-    "{}",
-    "con:a=b",
-    "🙂",
-    "a=b",
-    ":",
-    ",",
-    "\udcff",
-]
+# fmt: off
+NUMBERS = ["0", "-1", "99999999999999999999", "9" * 4000, "9" * 5000, "nan", "inf", "-inf", "1e400", "1.5", "x", "",
+           "٣", "1_0"]
+WORDS = ["", " ", "~nosuchuser", "../..", "/", "/dev/null", "/dev/full", "a\x1b[2Jb", "é" * 200, "x" * 300, "%s%n", "-",
+         "--", "*", "[", "null", "{}", "con:a=b", "🙂", "a=b", ":", ",", "\udcff", "pipe"]
+# fmt: on
 OPTIONS = {
     "explain": {
         "--target": NUMBERS + WORDS,
@@ -103,12 +69,46 @@ OPTIONS = {
         "--workers": ["-1", "99999", "x"],
         "--nonsense": WORDS,
     },
+    "photographs": {
+        "--backbone": [*WORDS, "resnet56"],
+        "--layer": [*WORDS, "blocks", "blocks.99", "classifier", "stem"],
+        "--head": [*WORDS, "9999999/9/3", "1/1/1 " * 9999, "32/8/2", "0/0/0", "9" * 5000 + "/1/1", "8/2/99999"],
+        "--views": NUMBERS,
+        "--class-weights": NUMBERS,
+        "--image-size": [*NUMBERS, "1", "99999"],
+        "--batch-size": NUMBERS,
+    },
+    "export": {
+        "-o": [*WORDS, "why.onnx/x.onnx", "model.safetensors", "no/such/why.onnx", "why.xyz", "why.ONNX"],
+        "--format": [*WORDS, "onnx", "pt2"],
+        "--size": [*NUMBERS, "7", "99999"],
+        "--half": ["", "x"],
+        "": [*WORDS, "hybrid.safetensors", "graph.onnx", "in.png"],
+    },
+    "page": {
+        "-o": [*WORDS, "why.html/x.html", "model.safetensors", "no/such/why.html", "why.xyz"],
+        "--examples": [*WORDS, "pictures/a", "in.png"],
+        "": [*WORDS, "model.safetensors", "hybrid.safetensors", "graph.onnx"],
+    },
+    "demo": {"--host": WORDS, "--share": WORDS, "--examples": WORDS, "": [*WORDS, "graph.onnx"]},
     "report": {"-o": WORDS, "--root": WORDS},
     "models": {"--nonsense": WORDS},
     "recipes": {"--nonsense": WORDS},
     "completion": {"--nonsense": WORDS},
     "bench": {"--threads": [*NUMBERS[:8], "99999"], "--batch": NUMBERS[:8], "--size": NUMBERS[:8], "--models": WORDS},
 }
+PHOTOGRAPHS = [
+    "train",
+    "pictures",
+    "--backbone",
+    "efficientnet_lite0",
+    "--layer",
+    "blocks.2",
+    "--image-size",
+    "32",
+    "--views",
+    "1",
+]
 
 
 def build(folder: Path) -> None:
@@ -116,10 +116,20 @@ def build(folder: Path) -> None:
     from PIL import Image
 
     import codanet
+    from codanet.cli import main
     from codanet.data.film import writing
+    from codanet.models.hybrid import BACKBONES, HybridNet, cut, head_layers
 
-    folder.mkdir()
+    (folder / TEMPORARY).mkdir(parents=True)
+    os.chdir(folder)
+    os.mkfifo("pipe")
     codanet.save(codanet.create_model("nano_coda", class_names=("a", "b"), image_size=8), folder / "model.safetensors")
+    codanet.export(codanet.load("model.safetensors"), "graph.onnx")
+    features = cut(BACKBONES["efficientnet_lite0"].build(False), "blocks.2")
+    hybrid = HybridNet(
+        features, head_layers(2, (8,), 2), image_size=32, backbone="efficientnet_lite0", layer="blocks.2"
+    )
+    codanet.save(hybrid, "hybrid.safetensors")
     picture = Image.effect_noise((40, 30), 80).convert("RGB")
     for suffix in ("png", "jpg", "gif", "webp", "bmp"):
         picture.save(folder / f"in.{suffix}")
@@ -132,6 +142,16 @@ def build(folder: Path) -> None:
         (folder / "pictures" / label).mkdir(parents=True)
         for number in range(20):
             Image.effect_noise((8, 8), 80).convert("RGB").save(folder / "pictures" / label / f"{number}.png")
+    small = ["--model", "nano_coda", "--image-size", "8", "--epochs", "2", "--threads", "1"]
+    assert main(["train", "pictures", "--output", "done", *small]) == 0
+    words = ["--metrics", "accuracy,completeness", "--methods", "contributions", "--image-size", "8", "-o", "measured"]
+    assert main(["evaluate", "model.safetensors", "--data", "pictures", *words]) == 0
+
+
+def copied(right: Path, place: Path) -> None:
+    """A folder like `right`, its pipe included."""
+    shutil.copytree(right, place, symlinks=True, ignore=shutil.ignore_patterns("pipe"), dirs_exist_ok=True)
+    os.mkfifo(place / "pipe")
 
 
 def mutated(draw: random.Random, content: bytes) -> bytes:
@@ -179,8 +199,11 @@ def header(draw: random.Random, path: Path) -> None:
         [7000, 7000],
         "é" * 1000,
     ]
-    key = draw.choice(list(said))
-    if key == "layers" and draw.random() < 0.7:
+    key = draw.choice([*said, *(["hybrid"] * 4 if "hybrid" in said else [])])
+    if key == "hybrid" and draw.random() < 0.8:
+        said["hybrid"][draw.choice([*said["hybrid"], "more"])] = draw.choice(odd)
+        said["image_size"] = draw.choice([said["image_size"], [4000, 4000], [1, 1], [10**5, 100]])
+    elif key == "layers" and draw.random() < 0.7:
         if draw.random() < 0.3:
             said["layers"] *= draw.choice((0, 2, 30_000))
         else:
@@ -252,12 +275,17 @@ def data_folder(draw: random.Random, folder: Path) -> None:
 def case(draw: random.Random, folder: Path) -> tuple[str, list[str]]:
     """One wrong thing in a folder of right ones, and the command that meets it."""
     kind = draw.choice(
-        ("arguments", "arguments", "arguments", "weights", "header", "recipe", "data", "picture", "film")
+        (*["arguments"] * 6, *["header", "recipe", "data", "picture", "film"] * 2, *["weights", "run"] * 3)
     )
-    explain = ["explain", "model.safetensors"]
+    explain = ["explain", draw.choice(("model.safetensors", "hybrid.safetensors"))]
     if kind == "arguments":
         command = draw.choice([*OPTIONS, "explain", "train", "evaluate", "nonsense"])
+        small = ["--output", "run", "--epochs", "1", "--accelerator", "cpu"]
         start = {
+            "photographs": [*PHOTOGRAPHS, *small],
+            "export": ["export", "model.safetensors", "-o", "why.onnx"],
+            "page": ["page", "model.safetensors", "-o", "why.html"],
+            "demo": ["demo", "model.safetensors", "--port", draw.choice(("0", "-1", "65536", "9" * 30))],
             "explain": [*explain, "in.png"],
             "evaluate": ["evaluate", "model.safetensors", "--data", "pictures", "--metrics", "accuracy"],
             "train": ["train", draw.choice(("pictures", "pictures", *WORDS))],
@@ -268,29 +296,44 @@ def case(draw: random.Random, folder: Path) -> tuple[str, list[str]]:
         if command == "train":
             start += ["--output", "run", "--batch-size", "2", "--accelerator", "cpu"]
         for option in draw.sample(list(known), min(len(known), draw.choice((1, 1, 2)))):
-            start += [option, draw.choice(known[option])]
+            start += [*filter(None, [option]), draw.choice(known[option])]
+            start += [draw.choice(known[option])] * (option == "--size" and command == "export")
         return kind, start
     if kind in ("weights", "header"):
-        path = folder / "model.safetensors"
+        names = ["model.safetensors", "hybrid.safetensors", *(["graph.onnx"] if kind == "weights" else [])]
+        path = folder / draw.choice(names)
         header(draw, path) if kind == "header" else path.write_bytes(mutated(draw, path.read_bytes()))
-        return kind, [*explain, "in.png", "-o", "why.png"]
+        return kind, draw.choice(
+            [
+                ["explain", path.name, "in.png", "-o", "why.png"],
+                ["explain", path.name, "in.png", "-o", "why.png"],
+                ["export", path.name, "-o", "why.onnx"],
+                ["evaluate", path.name, "--data", "pictures", "--metrics", "accuracy", "-o", "results"],
+                ["train", "pictures", "--start", path.name, "--output", "run", "--model", "nano_coda", "--epochs", "1"],
+            ]
+        )
+    if kind == "run":
+        for path in draw.sample(sorted(p for p in folder.glob("[dm]*e*/**/*") if p.is_file()), draw.choice((1, 1, 3))):
+            path.write_bytes(mutated(draw, path.read_bytes()))
+        small = ["--model", "nano_coda", "--image-size", "8", "--epochs", draw.choice("23"), "--threads", "1"]
+        words = ["--metrics", "accuracy,completeness", "--methods", "contributions", "--image-size", "8"]
+        return kind, draw.choice(
+            [
+                ["report", draw.choice(("done", "measured")), "-o", "why.html"],
+                ["train", "pictures", "--output", "done", *small],
+                ["train", "pictures", "--output", "run", "--start", "done", *small],
+                ["evaluate", "model.safetensors", "--data", "pictures", "-o", "measured", *words],
+            ]
+        )
     if kind == "recipe":
         (folder / "mine.yaml").write_text(recipe(draw) + "\nmodel: nonsense", encoding="utf-8", errors="replace")
         return kind, ["train", "mine.yaml", "--output", "run"]
     if kind == "data":
         data_folder(draw, folder / "pictures")
-        return kind, [
-            "evaluate",
-            "model.safetensors",
-            "--data",
-            "pictures",
-            "--metrics",
-            "accuracy",
-            "--image-size",
-            "8",
-            "-o",
-            "results",
-        ]
+        words = ["--data", "pictures", "--metrics", "accuracy", "--image-size", "8", "-o", "results"]
+        photographs = [*PHOTOGRAPHS, "--output", "run", "--epochs", "1"]
+        page = ["page", "model.safetensors", "--examples", "pictures", "-o", "why.html"]
+        return kind, draw.choice([["evaluate", "model.safetensors", *words], photographs, page])
     name = draw.choice(
         ("in.png", "in.jpg", "in.gif", "in.webp", "in.bmp") if kind == "picture" else ("clip.gif", "clip.mp4")
     )
@@ -308,7 +351,7 @@ def run(folder: Path, seed: int, number: int, until: float) -> Part:
     while part.cases < number and time.monotonic() < until:
         index, place = part.cases, folder / "case"
         shutil.rmtree(place, ignore_errors=True)
-        shutil.copytree(right, place, symlinks=True)
+        copied(right, place)
         kind, words = case(random.Random(f"{seed}-{index}"), place)
         before = {path.relative_to(place) for path in place.rglob("*")}
         work: Callable[[], int] = lambda words=words: main(words)  # noqa: E731

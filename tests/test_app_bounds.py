@@ -8,6 +8,7 @@ import socket
 import time
 import urllib.error
 import urllib.request
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -162,3 +163,28 @@ def test_a_body_that_does_not_come(monkeypatch):
     scope = {"type": "http", "method": "POST", "path": "/gradio_api/queue/join", "headers": []}
     asyncio.run(Gate(application, most_bytes=10)(scope, receive, send))
     assert sent[0]["status"] == 408
+
+
+def test_sockets_that_take_nothing_are_closed(monkeypatch):
+    """One that reads, however slowly, stays."""
+
+    class Transport:
+        def __init__(self, *sizes: int) -> None:
+            self.sizes, self.ended = list(sizes), ""
+
+        def get_write_buffer_size(self) -> int:
+            return self.sizes.pop(0)
+
+        def abort(self) -> None:
+            self.ended = "aborted"
+
+        def close(self) -> None:
+            self.ended = "closed"
+
+    stuck, slow, served_one = Transport(9, 9, 9), Transport(9, 8, 7), Transport(0, 0, 0)
+    sockets = [SimpleNamespace(cycle=object(), transport=each) for each in (stuck, slow, served_one)]
+    kept = keeper.Keeper(SimpleNamespace(_queue=SimpleNamespace(push=None)), lambda: sockets)
+    for moment in (0.0, 20.0, 40.0):
+        monkeypatch.setattr(keeper.time, "monotonic", lambda moment=moment: moment)
+        kept.close_silent()
+    assert (stuck.ended, slow.ended, served_one.ended) == ("aborted", "", "")

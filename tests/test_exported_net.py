@@ -2,6 +2,7 @@
 
 import copy
 import json
+import random
 from pathlib import Path
 
 import numpy as np
@@ -161,6 +162,20 @@ def test_damaged_files_are_refused_in_a_sentence(tmp_path, what, words):
     with pytest.raises(ValueError, match=words) as caught:
         load(path)
     assert "\n" not in str(caught.value)
+
+
+def test_no_flipped_bit_is_loaded(tmp_path):
+    path = codanet.export(tiny(), tmp_path / "model.onnx").path
+    whole, draw = path.read_bytes(), random.Random(0)
+    assert json.loads({each.key: each.value for each in onnx.load(path).metadata_props}["sha256"])
+    for _ in range(40):
+        damaged_bytes = bytearray(whole)
+        damaged_bytes[draw.randrange(len(whole))] ^= 1 << draw.randrange(8)
+        path.write_bytes(damaged_bytes)
+        with pytest.raises(ValueError, match=str(path)):
+            codanet.export.load(path)
+    path.write_bytes(whole)
+    codanet.export.load(path)
 
 
 def test_the_short_way_says_where_to_go(tmp_path):

@@ -48,6 +48,17 @@ def workplace(tmp_path, monkeypatch):
         ("explain model.safetensors red.png -o ~nosuchuser/x.png", "home of a user who is not known here"),
         ("train ~nosuchuser", "home of a user who is not known here"),
         ("evaluate model.safetensors --data ~nosuchuser", "home of a user who is not known here"),
+        (
+            "evaluate model.safetensors --data digits --reference /dev/zero -o evaluations",
+            "no file of published figures",
+        ),
+        ("export model.safetensors -o x.onnx --size 99999999999 99999999999", "of which at most"),
+        ("export model.safetensors -o ~nosuchuser/x.onnx", "home of a user who is not known here"),
+        ("export model.safetensors -o model.safetensors --format onnx", "is what is to be exported"),
+        ("page model.safetensors -o ~nosuchuser/x.html", "home of a user who is not known here"),
+        ("page model.safetensors -o model.safetensors", "is what is to be shown"),
+        ("report ~nosuchuser", "home of a user who is not known here"),
+        (f"train digits --head {HUGE}/8/3", "give units/rank/kernel"),
     ],
 )
 def test_mistakes_are_said_in_a_sentence(arguments, words, workplace, capsys):
@@ -103,6 +114,14 @@ def test_the_folders_of_a_sweep_lie_inside(tmp_path):
     assert [folder for folder, _ in load_recipe(path).runs()] == ["temperature=16", "temperature=64.5"]
 
 
+def test_a_sweep_with_a_mistake_does_nothing(workplace, capsys):
+    with open("recipe.yaml", "w") as file:
+        file.write("base: digits\nepochs: 1\nsweep: {model: [nano_coda, ../../x]}")
+    assert main(["train", "recipe.yaml", "--output", "sweep"]) == 2
+    assert "unknown model '../../x'" in capsys.readouterr().err
+    assert not os.path.exists("sweep")
+
+
 def test_json_and_long_values():
     with pytest.raises(ValueError, match="nested too deeply"):
         parse_json("[" * 200_000 + "]" * 200_000)
@@ -127,6 +146,8 @@ def test_escape_sequences_do_not_reach_the_terminal(workplace, capsys):
     )
     codanet.save(named.eval(), "named.safetensors")
     os.rename("red.png", "re\x1b[2Jd.png")
+    assert main(["export", "named.safetensors", "-o", "a\x1b[2J.onnx"]) == 0
+    assert "a\\x1b[2J.onnx" in capsys.readouterr().out
     assert main(["explain", "named.safetensors", "re\x1b[2Jd.png", "-o", "why.png"]) == 0
     assert main(["explain", "named.safetensors", "no\x1b[2J.png"]) == 2
     out, err = capsys.readouterr()

@@ -122,3 +122,47 @@ def test_long_names(tmp_path):
     with replacing(path) as part:
         part.write_text("x")
     assert path.read_text() == "x"
+
+
+def test_unpacking_that_was_killed_leaves_nothing(tmp_path):
+    """Neither do other folders of scratch: the next one there removes them."""
+    script = """
+import io, os, signal, sys, tarfile
+from pathlib import Path
+import codanet._support.download as download
+archive = Path(sys.argv[1])
+with tarfile.open(archive, "w") as file:
+    file.addfile(tarfile.TarInfo("a"), io.BytesIO())
+if len(sys.argv) > 2:
+    download.write_member = lambda *parts: os.kill(os.getpid(), signal.SIGKILL)
+download.unpack(archive, archive.parent / "made")
+"""
+    words = [sys.executable, "-c", script, str(tmp_path / "archive.tar")]
+    assert subprocess.run([*words, "killed"], timeout=60).returncode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 2
+    assert subprocess.run(words, timeout=60).returncode == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["archive.tar", "made"]
+
+
+def test_one_process_fetches_the_engine(tmp_path, monkeypatch):
+    """The others wait for it, and take what it has fetched."""
+    from codanet.export import engine
+
+    monkeypatch.setenv("CODANET_DATA", str(tmp_path))
+    monkeypatch.setattr(engine, "_complete", lambda folder: (folder / "whole").exists())
+    fetched = []
+
+    def fetch(place: Path, folder: Path) -> None:
+        fetched.append(place)
+        time.sleep(0.2)
+        folder.mkdir()
+        (folder / "whole").touch()
+
+    monkeypatch.setattr(engine, "_fetched", fetch)
+    threads = [threading.Thread(target=engine.engine) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(fetched) == 1
+    assert [path.name for path in tmp_path.iterdir()] == [f"{engine.PACKAGE}-{engine.VERSION}"]

@@ -10,6 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import codanet
+from codanet.models.hybrid import BACKBONES, HybridNet, cut, head_layers
 from codanet.models.weight_files import list_shipped
 
 
@@ -65,6 +66,8 @@ def test_shipped_weights_have_a_digest(name):
         (lambda header: header | {"layers": [{"units": 1e300}]}, "header that makes no model"),
         (lambda header: header | {"layers": [3, 4]}, "header that makes no model"),
         (lambda header: header | {"temperature": "warm"}, "header that makes no model"),
+        (lambda header: header | {"name": []}, "they must be a text and a finite number"),
+        (lambda header: header | {"logit_bias": float("nan")}, "they must be a text and a finite number"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*before weights had a digest")
@@ -81,4 +84,34 @@ def test_a_header_nested_too_deeply(path):
     _, tensors = parts(path)
     save_file(tensors, path, {"codanet": "[" * 200_000 + "]" * 200_000})
     with pytest.raises(ValueError, match="header that cannot be read .it is nested too deeply"):
+        codanet.load(path)
+
+
+@pytest.fixture(scope="module")
+def hybrid(tmp_path_factory):
+    features = cut(BACKBONES["resnet56"].build(False), "layer2")
+    model = HybridNet(features, head_layers(2, (4,), 1), image_size=32, backbone="resnet56", layer="layer2")
+    return codanet.save(model, tmp_path_factory.mktemp("hybrid") / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"image_size": [4000, 4000]}, "16000000|4000x4000"),
+        ({"image_size": [10**5, 100], "stride": 10**9}, "100000x100, of which at most"),
+        ({"backbone": []}, r"stands on \[\], a network of one's own"),
+        ({"layer": "\x1b[2J"}, "unknown layer"),
+        ({"encoding": [[]]}, "unknown encoding"),
+        ({"stride": "x"}, "header that makes no model"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*before weights had a digest")
+def test_claims_of_hybrids_are_checked_before_work(hybrid, tmp_path, change, words):
+    metadata, tensors = parts(hybrid)
+    header = json.loads(metadata["codanet"])
+    for key, value in change.items():
+        (header if key in header else header["hybrid"])[key] = value
+    path = tmp_path / "model.safetensors"
+    save_file(tensors, path, {"codanet": json.dumps(header)})
+    with pytest.raises(ValueError, match=words):
         codanet.load(path)

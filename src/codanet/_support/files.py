@@ -9,7 +9,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,15 +34,22 @@ def replacing(path: Path) -> Iterator[Path]:
             yield part
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(path.parent)
-    folder, lock = _folder(path.parent)
-    try:
+    with scratch(path.parent) as folder:
         part = folder / path.name
         part.touch(exist_ok=False)
         mode = part.stat().st_mode  # the user's own default, whichever process replaces the file
         yield part
         part.chmod(mode)
         os.replace(part, path)
+
+
+@contextmanager
+def scratch(parent: Path) -> Iterator[Path]:
+    """A new folder in `parent`, locked, and gone afterwards; what a killed process left of its own is removed first."""
+    remove_leftovers(parent)
+    folder, lock = _folder(parent)
+    try:
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         release(lock)
@@ -64,8 +71,8 @@ def _beside_a_device(path: Path) -> Iterator[Path]:
         kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
         what = next((word for test, word in kinds if test(kind)), "a device")
         raise ValueError(f"{path} is {what}, and a file is written whole or not at all: give the name of a file")
-    with tempfile.TemporaryDirectory(prefix="codanet-") as folder:
-        part = Path(folder) / path.name
+    with scratch(Path(tempfile.gettempdir())) as folder:
+        part = folder / path.name
         part.touch()
         yield part
         with part.open("rb") as source, path.open("wb") as target:
@@ -97,6 +104,12 @@ def remove_leftovers(parent: Path) -> None:
         if lock is not None:
             shutil.rmtree(folder, ignore_errors=True)
             release(lock)
+
+
+def check_apart(output: Path, inputs: Iterable[Path], done: str) -> None:
+    """Refuse to write over what is read, to be `done` (explained, exported)."""
+    if any(output.exists() and path.exists() and output.samefile(path) for path in inputs):
+        raise ValueError(f"{output} is what is to be {done}: give -o another name")
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:

@@ -33,6 +33,8 @@ def parse_json(words: str | bytes) -> Any:
 
 def read_json(path: Path) -> Any:
     """The JSON in a file of at most 64 MiB."""
+    if path.exists() and not path.is_file():
+        raise ValueError("it is no regular file")  # a device or a pipe may never end
     if path.stat().st_size > MOST_TEXT:
         raise ValueError(f"it is larger than {MOST_TEXT // 2**20} MiB")
     return parse_json(path.read_text(encoding="utf-8"))

@@ -18,7 +18,7 @@ LISTENED, UNHEARD = 12, 3  # events of a visitor who listens, and of one who doe
 UNREAD = 64  # answers not fetched, for all visitors together
 WAITING_BYTES = 96 * 2**20  # for pictures on their way
 PATIENCE = 60.0  # seconds that an answer waits to be fetched
-SILENCE = 30.0  # seconds that a socket may be open without a request
+SILENCE = 30.0  # seconds that a socket may be open without a request, or without taking what it asked for
 SOCKETS = 512
 ROUND = 5.0  # seconds
 HASH = re.compile(r"[\w-]{1,64}")
@@ -50,7 +50,7 @@ class Keeper:
     def __init__(self, page: Any, connections: Callable[[], set[Any]]) -> None:
         self.page, self.queue, self.connections = page, page._queue, connections
         self.push, self.queue.push = self.queue.push, self.joined
-        self.silent: dict[int, float] = {}  # sockets without a request, by id, since when
+        self.silent: dict[int, tuple[int, float]] = {}  # sockets by id: bytes that are not taken, and since when
         self.gave_back = time.monotonic()
 
     async def joined(self, body: Any, request: Any, username: Any) -> tuple[bool, Any, str]:
@@ -84,13 +84,17 @@ class Keeper:
                 self.queue.pending_event_ids_session.pop(name, None)
 
     def close_silent(self) -> None:
-        """Sockets that have not sent a request in time, and the newest of too many."""
-        now, there = time.monotonic(), list(self.connections())
-        waiting = [each for each in there if getattr(each, "cycle", None) is None]
-        self.silent = {id(each): self.silent.get(id(each), now) for each in waiting}
-        for each in waiting:
-            if now - self.silent[id(each)] > SILENCE:
-                each.transport.close()
+        """Sockets that have sent no request in time, or taken nothing of its answer, and the newest of too many."""
+        now, there, before = time.monotonic(), list(self.connections()), self.silent
+        self.silent = {}
+        for each in there:
+            unsent = each.transport.get_write_buffer_size()
+            if getattr(each, "cycle", None) is not None and not unsent:
+                continue
+            size, since = before.get(id(each), (-1, now))
+            self.silent[id(each)] = unsent, since if size == unsent else now
+            if now - self.silent[id(each)][1] > SILENCE:
+                each.transport.abort() if unsent else each.transport.close()
         for each in there[SOCKETS:]:
             each.transport.close()
 

@@ -3,6 +3,7 @@
 Exit codes: 0 all is well, 1 some of it failed, 2 a mistake in what was asked, 130 stopped by Ctrl-C.
 """
 
+import errno
 import os
 import signal
 import sys
@@ -92,8 +93,17 @@ def _run(command: str, rest: list[str], came: list[int]) -> int:
             return 130
         if not isinstance(error, ValueError | OSError):
             raise
-        print(f"codanet: {plain(error)}", file=sys.stderr)
+        print(f"codanet: {plain(_sentence(error))}", file=sys.stderr)
         return 2
+
+
+def _sentence(error: ValueError | OSError) -> str:
+    """What the system says, without its numbers; and what to do about a full disk."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    place = f"{error.filename}: " if error.filename else ""
+    advice = ": make room, and give the same command again" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return f"{place}{error.strerror}{advice}"
 
 
 @contextmanager

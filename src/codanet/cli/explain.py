@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._support.files import expanded
+from .._support.files import check_apart, expanded
 from .._support.messages import nearest, plain
 from .._support.pictures import picture_paths
 from .._support.specs import split_spec
@@ -247,8 +247,7 @@ def _free(stem: str, suffix: str) -> Path:
 
 def _checked(output: Path, inputs: list[Path]) -> None:
     """Refuse what cannot be written, or would overwrite an input, before any work is done."""
-    if any(output.exists() and path.exists() and output.samefile(path) for path in inputs):
-        raise ValueError(f"{output} is what is to be explained: give -o another name")
+    check_apart(output, inputs, "explained")
     place = output if output.is_dir() else output.parent
     while not place.exists():
         place = place.parent

@@ -1,5 +1,6 @@
 """`codanet export`."""
 
+from .._support.messages import plain
 from .names import EXPORT_FORMATS
 from .parser import Parser
 
@@ -27,8 +28,11 @@ def parser() -> Parser:
 
 def main(arguments: list[str]) -> int:
     options = parser().parse(arguments)
+    from .._support.files import check_apart, expanded
     from ..export import export, load
+    from ..models.weight_files import weights_path
 
+    check_apart(expanded(options.output), [weights_path(options.model)], "exported")
     exported = export(
         load(options.model),
         options.output,
@@ -39,7 +43,7 @@ def main(arguments: list[str]) -> int:
         half=options.half,
     )
     close = exported.differences
-    print(f"{exported.path}  {exported.bytes / 1e6:.1f} MB")
+    print(plain(f"{exported.path}  {exported.bytes / 1e6:.1f} MB"))
     print(
         f"compared with PyTorch on {close.images} images: logits within {close.logits:.0e}, contributions within "
         f"{close.maps:.0e} of the largest; they add up to the logits within {close.sums:.0e}"

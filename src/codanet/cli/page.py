@@ -1,5 +1,6 @@
 """`codanet page`."""
 
+from .._support.messages import plain
 from .parser import Parser
 
 ABOUT = """\
@@ -22,15 +23,18 @@ def parser() -> Parser:
 
 def main(arguments: list[str]) -> int:
     options = parser().parse(arguments)
+    from .._support.files import check_apart, expanded
     from ..data import load_data
     from ..export import load
     from ..export.page import page
     from ..models.labels import short_name
+    from ..models.weight_files import weights_path
 
+    check_apart(expanded(options.output), [weights_path(name) for name in options.models], "shown")
     models = {short_name(name, options.models): load(name) for name in options.models}
     data = load_data(options.examples) if options.examples else None
     written = page(models, options.output, data=data, half=options.half)
     for name, close in written.differences.items():
-        print(f"{name}: logits within {close.logits:.0e} of PyTorch's, contributions within {close.maps:.0e}")
-    print(f"{written.path}  {written.bytes / 1e6:.1f} MB: open it in a browser")
+        print(plain(f"{name}: logits within {close.logits:.0e} of PyTorch's, contributions within {close.maps:.0e}"))
+    print(plain(f"{written.path}  {written.bytes / 1e6:.1f} MB: open it in a browser"))
     return 0

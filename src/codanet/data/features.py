@@ -22,6 +22,7 @@ from torch import Tensor
 
 from codanet._support.errors import DataError
 from codanet._support.files import replacing
+from codanet._support.limits import read_json
 
 LIMIT_BYTES = 4 * 2**30
 VERSION = 1
@@ -61,6 +62,7 @@ class FeatureCache:
                 with replacing(described) as part:
                     part.write_text(json.dumps(self._index, indent=2), encoding="utf-8")
         except OSError as error:
+            self.remove()
             needed = int(np.prod(self.shape)) * NUMBER.itemsize / 2**20
             raise DataError(
                 f"The features need {needed:.0f} MiB in '{self.folder}' ({error.strerror}): make room, ask for fewer "
@@ -72,7 +74,7 @@ class FeatureCache:
 
     def _fits(self, described: Path) -> bool:
         try:
-            return bool(json.loads(described.read_text(encoding="utf-8")) == self._index)
+            return bool(read_json(described) == self._index)
         except (OSError, ValueError):
             return False
 

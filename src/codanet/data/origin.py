@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from codanet._support.download import cache_root, unpack
 from codanet._support.errors import DataError, NetworkError
-from codanet._support.files import STALE_SECONDS
+from codanet._support.files import scratch
 from codanet._support.progress import note
 from codanet.data.cache import fingerprint, stored
 
@@ -103,13 +102,10 @@ def watched(place: Path) -> list[Path]:
 def scratch_folder() -> Iterator[Path]:
     """A temporary folder in the cache (or the system's, if that cannot be written), gone afterwards."""
     home = cache_root()
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        for old in home.glob(".scratch-*"):
-            if time.time() - old.stat().st_mtime > STALE_SECONDS:
-                shutil.rmtree(old, ignore_errors=True)
-        folder = tempfile.TemporaryDirectory(dir=home, prefix=".scratch-")
-    except OSError:
-        folder = tempfile.TemporaryDirectory(prefix="codanet-")
-    with folder as name:
-        yield Path(name)
+    with ExitStack() as stack:
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+            folder = stack.enter_context(scratch(home))
+        except OSError:
+            folder = stack.enter_context(scratch(Path(tempfile.gettempdir())))
+        yield folder

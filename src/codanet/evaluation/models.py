@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from .._support.files import file_digest
+from .._support.files import expanded, file_digest
 from .._support.messages import nearest
 from ..data import ImageData, canonical, load_data
 from ..data.photographs import load_photographs
@@ -75,7 +75,7 @@ def read_data(
 ) -> ImageData:
     """The images at the size that the models take; of a folder, the part that they were not trained on."""
     hybrids = [model for model in models.values() if isinstance(model, HybridNet)]
-    place, seed = Path(data).expanduser(), split_seed(models)
+    place, seed = expanded(data), split_seed(models)
     if hybrids and place.is_dir() and canonical(str(data)) is None:
         return load_photographs(place, size=image_size or hybrids[0].image_size, seed=seed)
     return load_data(data, root=root, size=image_size or image_side(models), source=source, seed=seed)

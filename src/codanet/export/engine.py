@@ -8,9 +8,9 @@ from pathlib import Path
 
 from .._support.download import cache_root, disk_sentence, fetch, npm_pack, unpack
 from .._support.errors import DataError, NetworkError
-from .._support.files import file_digest
+from .._support.files import file_digest, scratch
+from .._support.locks import alone
 from .._support.progress import note
-from ..data.origin import scratch_folder
 
 PACKAGE, VERSION = "onnxruntime-web", "1.30.0"
 PACKAGE_SHA512 = (
@@ -34,16 +34,16 @@ def engine(*, download: bool = True) -> Path:
         return folder
     if not download:
         raise DataError(f"{PACKAGE} {VERSION} is not in '{folder}': make a page with `codanet page` to fetch it.")
-    with scratch_folder() as scratch:
-        fresh = scratch / "engine"
-        _fetched(scratch, fresh)
-        try:
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(fresh, folder)
-        except OSError as error:
+    lock = folder.with_name(f".{folder.name}.lock")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with alone(lock, f"'{folder}'", wait=True), scratch(folder.parent) as place:
             if not _complete(folder):  # else another process was faster
-                raise DataError(disk_sentence(folder.parent, error)) from None
+                _fetched(place, place / "engine")
+                shutil.rmtree(folder, ignore_errors=True)
+                os.rename(place / "engine", folder)
+    except OSError as error:
+        raise DataError(disk_sentence(folder.parent, error)) from None
     return folder
 
 
@@ -51,11 +51,11 @@ def _complete(folder: Path) -> bool:
     return all((folder / name).is_file() and file_digest(folder / name, "sha256") == FILES[name] for name in FILES)
 
 
-def _fetched(scratch: Path, folder: Path) -> None:
+def _fetched(place: Path, folder: Path) -> None:
     (folder / "dist").mkdir(parents=True)
     try:
         note(f"fetching {PACKAGE} {VERSION} through npm, once: 33 MB")
-        package = unpack(npm_pack(PACKAGE, VERSION, scratch, sha512=PACKAGE_SHA512), scratch / "unpacked") / "package"
+        package = unpack(npm_pack(PACKAGE, VERSION, place, sha512=PACKAGE_SHA512), place / "unpacked") / "package"
         for name in FILES:
             os.replace(package / name, folder / name)
     except NetworkError as problem:

@@ -17,6 +17,7 @@ from ..models.architectures import Layer
 from ..models.explanation import Explanation, Target, resolve_targets
 from ..models.network import CoDANet
 from ..models.weight_files import weights_file
+from .digest import intact
 
 SUFFIX = ".onnx"
 PIXELS_AT_ONCE = 1 << 16  # through the graph, classes of one picture counted: 64 of 32x32
@@ -129,8 +130,9 @@ def _read(path: Path) -> ExportedNet:
         from onnx import numpy_helper
     from .session import opened
 
+    content = path.read_bytes()
     try:
-        graph = onnx.load_model_from_string(path.read_bytes())
+        graph = onnx.load_model_from_string(content)
     except Exception as error:  # protobuf's own kinds of error
         raise ValueError(
             f"{path} cannot be read as ONNX ({shown(error, 120)}): it is damaged or of another kind"
@@ -163,6 +165,8 @@ def _read(path: Path) -> ExportedNet:
         session = opened(graph.SerializeToString())
     except Exception as error:  # onnxruntime's own kinds of error
         raise ValueError(f"{path} does not run in onnxruntime ({shown(error, 240)}): export the model again") from None
+    if not intact(content):
+        raise ValueError(f"{path} has changed since it was written (its digest differs): export the model again")
     model.run_in(session, (sides[0], sides[1]) if all(sides) else None)
     return model
 

@@ -10,13 +10,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from .._support.files import replacing
+from .._support.files import expanded, replacing
 from .._support.html import picture_uri, text
 from .._support.messages import reason
 from .._support.version import __version__
@@ -74,18 +73,17 @@ def page(
         >>> codanet.export.page({"cifar10": codanet.load("cifar10")}, "why.html").path
         PosixPath('why.html')
     """
-    path = _checked(models, Path(path))
+    path = _checked(models, expanded(path))
     place = engine()
     blocks = {"engine": (place / SCRIPT).read_bytes(), "binary": (place / BINARY).read_bytes()}
     differences = {}
-    with TemporaryDirectory() as scratch:
-        for number, (name, model) in enumerate(models.items()):
-            exported = export(model, Path(scratch) / f"{number}.onnx", half=half)
-            blocks[f"model-{number}"] = exported.path.read_bytes()
-            differences[name] = exported.half or exported.differences
-    content = _document(models, data, blocks).encode("utf-8")
     try:
         with replacing(path) as part:
+            for number, (name, model) in enumerate(models.items()):
+                exported = export(model, part.with_name(f"{number}.onnx"), half=half)
+                blocks[f"model-{number}"] = exported.path.read_bytes()
+                differences[name] = exported.half or exported.differences
+            content = _document(models, data, blocks).encode("utf-8")
             part.write_bytes(content)
     except OSError as error:
         raise ValueError(f"{path} could not be written ({reason(error)}): make room or choose another place") from None

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .._support.limits import shown
 from .check import Run
 
 
@@ -18,6 +19,7 @@ def opened(source: Path | bytes) -> Any:
     """An onnxruntime session of a file or its content, with as many threads as PyTorch has."""
     import onnxruntime
 
+    onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3  # errors: it warns of shapes that are free on purpose
@@ -27,7 +29,7 @@ def opened(source: Path | bytes) -> Any:
 
 def runner(session: Any) -> Run:
     def run(image: NDArray[np.float32], target: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        logits, contributions = session.run(["logits", "contributions"], {"image": image, "target": target})
+        logits, contributions = _answers(session, ["logits", "contributions"], {"image": image, "target": target})
         return logits, contributions
 
     return run
@@ -40,4 +42,11 @@ def run(session: Any, outputs: Sequence[str], images: Tensor, targets: Tensor) -
     options = onnxruntime.RunOptions()
     options.only_execute_path_to_fetches = True
     inputs = {"image": images.contiguous().numpy(), "target": targets.contiguous().numpy()}
-    return [torch.from_numpy(values) for values in session.run(list(outputs), inputs, options)]
+    return [torch.from_numpy(values) for values in _answers(session, list(outputs), inputs, options)]
+
+
+def _answers(session: Any, *question: Any) -> Any:
+    try:
+        return session.run(*question)
+    except Exception as error:  # onnxruntime's own kinds of error
+        raise ValueError(f"the graph does not run in onnxruntime ({shown(error, 240)}): export another model") from None

@@ -12,11 +12,12 @@ import torch
 from torch import nn
 
 from .._support.extras import optional
-from .._support.files import replacing
+from .._support.files import expanded, replacing
 from .._support.messages import nearest, reason
 from .._support.version import __version__
 from ..models.hybrid import HybridNet
 from ..models.network import CoDANet, bare
+from ..models.weights import check_sizes
 from .check import Differences, Run, check_images, compare
 
 FORMATS = ("onnx", "pt2")
@@ -66,7 +67,7 @@ def export(
         >>> codanet.export(codanet.load("cifar10"), "cifar10.onnx").differences.small
         True
     """
-    path, format = _checked_path(Path(path), format, half)
+    path, format = _checked_path(expanded(path), format, half)
     net = copy.deepcopy(exportable(model)).cpu().float().eval().requires_grad_(False)
     sides = _checked_size(size, net)
     images = check_images(net, sides)
@@ -97,11 +98,13 @@ def _write(
 ) -> Run:
     """Write the file, and read it back as something to run."""
     if format == "onnx":
+        from .digest import entry
         from .graph import build
         from .session import opened, runner
 
         graph = build(model, metadata(model), channels=channels, rows=rows, size=size, half=half)
-        path.write_bytes(graph.SerializeToString())
+        content = graph.SerializeToString()
+        path.write_bytes(content + entry(content))
         return runner(opened(path))
     from .program import write
 
@@ -181,6 +184,7 @@ def _checked_size(size: int | tuple[int, int] | None, model: CoDANet) -> tuple[i
     sides = (size, size) if isinstance(size, int) else tuple(size)
     if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
         raise ValueError(f"size is {size!r}: give the height and width in pixels, or None for any")
+    check_sizes([asdict(layer) for layer in model.architecture], sides)
     height, width = sides
     for layer in model.dau_layers:
         height, width = layer.output_size(height, width)

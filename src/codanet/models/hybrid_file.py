@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .hybrid import BACKBONES, HybridNet, UpTo, cut
 
-MOST_PIXELS = 2**24  # in a picture that a backbone is asked for
+MOST_PIXELS = 2**21  # in a picture that a backbone is asked for
 
 
 def described(model: HybridNet) -> dict[str, Any]:

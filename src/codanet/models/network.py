@@ -92,6 +92,8 @@ class CoDANet(SelfExplaining):
             )
         if not isinstance(image_channels, int) or image_channels < 1:
             raise ValueError(f"image_channels is {image_channels!r}: it must be 1 for grey, 3 for RGB, or more")
+        if not isinstance(name, str) or not isinstance(logit_bias, (int, float)) or not math.isfinite(logit_bias):
+            raise ValueError(f"name is {name!r} and logit_bias {logit_bias!r}: they must be a text and a finite number")
         self.architecture = tuple(layers)
         self.num_classes = layers[-1].units
         self.image_channels, self.image_size = image_channels, image_size

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._support.files import file_digest, replacing
+from .._support.files import expanded, file_digest, replacing
 from .._support.html import text
 from .._support.numbers import check_whole
 from .._support.progress import progress_bar
@@ -63,13 +63,13 @@ def report(
     they are taken from where the run had them, from `root`, or from the cache; nothing is downloaded. `corrupted`: on
     how many of them, made worse, the model is tried.
     """
-    folder = Path(folder)
+    folder = expanded(folder)
     check_whole(0, corrupted=corrupted)
     what = kind(folder)
-    path = Path(output) if output is not None else folder / "report.html"
+    path = expanded(output) if output is not None else folder / "report.html"
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the name of a file, such as {path / 'report.html'}")
-    place = None if root is None else Path(root)
+    place = None if root is None else expanded(root)
     name = folder.resolve().name
     make = _evaluation if what == "evaluation" else _run
     body = make(folder, place, corrupted, quiet)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def epochs(folder: Path) -> list[dict[str, float]]:
     found: dict[int, dict[str, float]] = {}
     logs = (folder / LOGS).glob("*/metrics.csv")
     for path in sorted(logs, key=lambda path: (len(path.parent.name), path.parent.name)):
-        with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        with path.open(encoding="utf-8", errors="replace", newline="") as file, suppress(csv.Error):
             for line in csv.DictReader(file):
                 try:
                     numbers = {name: float(line[name]) for name in EPOCH_NUMBERS if line.get(name)}

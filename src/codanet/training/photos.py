@@ -13,8 +13,9 @@ from PIL import Image
 from torch import Tensor
 
 from .._support.errors import DataError
+from .._support.files import expanded
 from .._support.messages import duration, nearest
-from .._support.progress import progress_bar
+from .._support.progress import note, progress_bar
 from ..data import FolderSplit, ImageData, Split, load_data, to_image
 from ..data.feature_split import FeatureSplit
 from ..data.features import LIMIT_BYTES, FeatureCache, extract, views_within
@@ -52,7 +53,7 @@ def check_backbone(settings: Settings) -> None:
 def load_pictures(settings: Settings) -> ImageData:
     """A folder's photographs, read from disk as they are needed; or a data set."""
     assert settings.backbone is not None
-    place, side = Path(settings.data).expanduser(), BACKBONES[settings.backbone].image_size
+    place, side = expanded(settings.data), BACKBONES[settings.backbone].image_size
     if place.is_dir():
         return load_photographs(place, side=side, size=settings.image_size, seed=settings.seed)
     size = settings.image_size or side
@@ -156,7 +157,7 @@ def _extracted(
     if len(unread) > max(1, TOLERATED_FRACTION * len(split)) or len(unread) == len(split):
         raise DataError(f"{len(unread)} of {len(split)} photographs cannot be read: {next(iter(unread.values()))}")
     for reason in unread.values():
-        print(f"codanet: a photograph is left out: {reason}", file=sys.stderr)
+        note(f"a photograph is left out: {reason}")
     pictures = torch.tensor([number for number in range(len(split)) if number not in unread])
     return FeatureSplit(cache, pictures, split.subset(pictures) if unread else split)
 

@@ -9,6 +9,7 @@ import platform
 import shutil
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -124,7 +125,6 @@ def _check(settings: Settings, folder: Path) -> None:
             f"the output {folder} lies inside the pictures {settings.data} and would be taken for a class of them: "
             "choose an --output outside"
         )
-    _writable(folder, 0)
 
 
 def _check_peer(settings: Settings) -> None:
@@ -167,10 +167,14 @@ def _build(settings: Settings, data: ImageData) -> CoDANet:
 
 @contextlib.contextmanager
 def _few_words() -> Iterator[None]:
-    """Lightning's advice is kept off the terminal; its warnings are not."""
+    """Lightning's advice is kept off the terminal; its warnings are not.
+
+    Nor does a thread that cannot write its log show a traceback: the run itself ends with the error.
+    """
     logger = logging.getLogger("lightning.pytorch")
-    before = logger.level
+    before, hook = logger.level, threading.excepthook
     logger.setLevel(logging.WARNING)
+    threading.excepthook = lambda args: None if issubclass(args.exc_type, OSError) else hook(args)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings(
@@ -181,6 +185,7 @@ def _few_words() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(before)
+        threading.excepthook = hook
 
 
 @contextlib.contextmanager
@@ -289,12 +294,15 @@ def train_all(
         recipe = dataclasses.replace(recipe, sweep=None)
     recipe = dataclasses.replace(recipe, settings=changed(recipe.settings, changes))
     folder = Path(output) if output is not None else Path("runs") / recipe.name
-    for part, settings in recipe.runs():
-        yield _run(recipe.name, settings, folder / part if part else folder, quiet)
+    runs = [(folder / part if part else folder, settings) for part, settings in recipe.runs()]
+    for place, settings in runs:  # a mistake in the last is said before the first
+        _check(settings, place)
+    for place, settings in runs:
+        yield _run(recipe.name, settings, place, quiet)
 
 
 def _run(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
-    _check(settings, folder)
+    _writable(folder, 0)
     if rank_zero_only.rank:  # the first of several processes holds the folder for all
         return _alone(name, settings, folder, quiet)
     with alone_in(folder, "the run"):

@@ -184,15 +184,23 @@ class Settings:
             )
 
 
+MOST_HEAD_LAYERS, LARGEST_HEAD_LAYER = 32, (4096, 1024, 31)
+
+
 def head_sizes(head: str) -> tuple[tuple[int, int, int], ...]:
     """(units, rank, kernel) of every layer that "32/8/3 32/8/3" says."""
     try:
         sizes = [tuple(int(number) for number in layer.split("/")) for layer in head.split()]
-        if not sizes or any(len(layer) != 3 or min(layer) < 1 or layer[2] % 2 == 0 for layer in sizes):
+        if not 1 <= len(sizes) <= MOST_HEAD_LAYERS:
             raise ValueError
+        for layer in sizes:
+            fits = [1 <= number <= most for number, most in zip(layer, LARGEST_HEAD_LAYER, strict=True)]
+            if not all(fits) or layer[2] % 2 == 0:
+                raise ValueError
     except ValueError:
         raise ValueError(
-            f"head is {head!r}: give units/rank/kernel of each layer, the kernel odd, such as '32/8/3 32/8/3'"
+            f"head is {shown(head)}: give units/rank/kernel of each layer, the kernel odd, such as '32/8/3 32/8/3'; at "
+            f"most {MOST_HEAD_LAYERS} layers of {'/'.join(map(str, LARGEST_HEAD_LAYER))}"
         ) from None
     return tuple((layer[0], layer[1], layer[2]) for layer in sizes)
 

@@ -45,7 +45,10 @@ def read_start(place: str) -> Start:
 def _finished(path: Path) -> Start:
     model = load(path)
     before = model.provenance
-    stages = before.get("stages") or ([_stage(before)] if "settings" in before else [])
+    try:
+        stages = [_stage(stage) for stage in before.get("stages") or ([before] if "settings" in before else [])]
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{path} does not tell how it was trained ({type(error).__name__}): save it again") from None
     return Start(dict(model.state_dict()), tuple(stages))
 
 
