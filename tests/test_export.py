@@ -1,6 +1,7 @@
 """Exported files say what the model says, in onnxruntime and as torch.export's programs, and refuse in words."""
 
 import dataclasses
+import hashlib
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from codanet import CoDANet, Layer, create_model
 from codanet.cli import main
 from codanet.data.examples import photographs
 from codanet.export import Differences, write
+from codanet.export.digest import LENGTH
 from codanet.models.architectures import ARCHITECTURES
 
 onnx = pytest.importorskip("onnx")
@@ -90,6 +92,8 @@ def test_metadata(tmp_path):
     model = tiny(class_names=("a", "b", "ü", "d"), provenance={"data": "made up", "seed": 3}, name="little")
     made = codanet.export(model, tmp_path / "model.onnx")
     found = {name: json.loads(value) for name, value in opened(made.path).get_modelmeta().custom_metadata_map.items()}
+    digest, content = found.pop("sha256"), made.path.read_bytes()
+    assert digest == hashlib.sha256(content[:-LENGTH]).hexdigest()  # of all bytes before its own entry
     assert found == {
         "codanet": codanet.__version__,
         "name": "little",
