@@ -38,13 +38,17 @@ def blur(images: Tensor, share: float) -> Tensor:
     """A Gaussian whose standard deviation is this share of the shorter side; edges repeated."""
     deviation = share * min(images.shape[2:])
     reach = max(1, math.ceil(3 * deviation))
-    reach = min(reach, min(images.shape[2:]) - 1) or 1
-    places = torch.arange(-reach, reach + 1, dtype=images.dtype, device=images.device)
-    weights = torch.exp(-0.5 * (places / deviation).square())
-    weights = (weights / weights.sum()).expand(images.shape[1], 1, -1)
-    wide = pad(images, [reach] * 4, mode="replicate")
-    wide = conv2d(wide, weights[:, :, :, None], groups=images.shape[1])
-    return conv2d(wide, weights[:, :, None, :], groups=images.shape[1]).clamp(0, 1)
+    return gaussian(images, deviation, min(reach, min(images.shape[2:]) - 1) or 1).clamp(0, 1)
+
+
+def gaussian(images: Tensor, deviation: float, reach: int) -> Tensor:
+    """Images under a Gaussian window of 2 · reach + 1 pixels a side, edge pixels continued."""
+    offsets = torch.arange(-reach, reach + 1, dtype=images.dtype, device=images.device)
+    line = torch.exp(-(offsets**2) / (2 * deviation**2))
+    line = (line / line.sum()).expand(images.shape[1], 1, 1, -1)
+    padded = pad(images, (reach,) * 4, mode="replicate")
+    rows = conv2d(padded, line, groups=images.shape[1])
+    return conv2d(rows, line.transpose(2, 3), groups=images.shape[1])
 
 
 def noise(images: Tensor, deviation: float) -> Tensor:

@@ -6,6 +6,7 @@ As there, one point per image row's worth of pixels, deletion towards the empty 
 import torch
 from torch import Tensor, nn
 
+from ..data.corruption import gaussian
 from ..models.classifier import baseline, network_input
 from .maps import Attribute, checked_targets, maps_of
 from .metric import Metric
@@ -87,13 +88,7 @@ def _area(
 
 def blurred(images: Tensor) -> Tensor:
     """RISE's blur: a Gaussian of σ = 5 pixels in an 11x11 window, edge pixels continued."""
-    reach = BLUR_KERNEL // 2
-    offsets = torch.arange(-reach, reach + 1, dtype=images.dtype, device=images.device)
-    line = torch.exp(-(offsets**2) / (2 * BLUR_SIGMA**2))
-    line = (line / line.sum()).expand(images.shape[1], 1, 1, -1)
-    padded = nn.functional.pad(images, (reach,) * 4, mode="replicate")
-    rows = nn.functional.conv2d(padded, line, groups=images.shape[1])
-    return nn.functional.conv2d(rows, line.transpose(2, 3), groups=images.shape[1])
+    return gaussian(images, BLUR_SIGMA, BLUR_KERNEL // 2)
 
 
 INSERTION = Metric(

@@ -134,7 +134,7 @@ def _evaluation(folder: Path, root: Path | None, corrupted: int, quiet: bool) ->
     body += sections.section(
         "Measurements",
         sections.measurements(table),
-        "★ marks the best method of each metric and model; intervals are bootstraps over independent units.",
+        STARS,
     )
     body += sections.section(
         "How to read them", sections.metric_words(table, remarks if isinstance(remarks, list) else [])

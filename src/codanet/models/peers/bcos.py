@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..classifier import evaluating
 from ..explanation import Explanation, Target, resolve_targets
 from ..network import LOGIT_BIAS
 from ..self_explaining import SelfExplaining
@@ -138,17 +139,12 @@ class BcosResNet(Peer, SelfExplaining):
         """
         encoded = self.encode(images).detach()
         wanted, several = resolve_targets(target, len(encoded), self.num_classes, self.class_names)
-        modes = [(module, module.training) for module in self.modules()]
-        self.eval()
-        try:
-            parts = []
+        parts = []
+        with evaluating(self):
             for start in range(0, len(encoded), IMAGES_AT_ONCE):
                 chunk = slice(start, start + IMAGES_AT_ONCE)
-                given = None if wanted is None else wanted[chunk].to(encoded.device)
-                parts.append(self._explained(encoded[chunk], given))
-        finally:
-            for module, mode in modes:
-                module.training = mode
+                chosen = None if wanted is None else wanted[chunk].to(encoded.device)
+                parts.append(self._explained(encoded[chunk], chosen))
         logits, targets, rows = (torch.cat(part) for part in zip(*parts, strict=True))
         return Explanation(
             logits=logits,
