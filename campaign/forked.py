@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 
 PATIENCE = 90.0  # seconds; longer than that is a hang
-TICK = 0.5  # seconds; a longer gap between two looks at the child is a pause of both, which counts as this
+TICK = 0.5  # seconds; a longer gap between two looks at a child is a pause of the campaign, and counts as this
 COLD = 20  # one case in so many starts Python anew
 TEMPORARY = "tmp"
 KEPT = ("torchinductor", ".ses")  # by torch and onnxruntime, for good
@@ -74,7 +74,7 @@ def forked(
 ) -> Ending:
     """Run `work` in a child, in `folder`; if it is still there after `moment` seconds, `act` on its process number."""
     logs = folder.parent / f".{folder.name}.out", folder.parent / f".{folder.name}.err"
-    seconds, last = 0.0, time.monotonic()
+    seconds, last, before = 0.0, time.monotonic(), 0.0  # seconds of the child's own, however busy the machine is
     child = os.fork()
     if child == 0:
         _work(work, folder, logs)
@@ -82,8 +82,9 @@ def forked(
         pid, status, usage = os.wait4(child, os.WNOHANG)
         if pid:
             break
-        now = time.monotonic()
-        seconds, last = seconds + min(now - last, TICK), now
+        now, waited = time.monotonic(), kept_waiting(child)
+        seconds += max(0.0, min(now - last, TICK) - (waited - before))
+        last, before = now, waited
         if act is not None and seconds > (moment or 0.0):
             act(child)
             act = None
@@ -91,11 +92,19 @@ def forked(
             os.kill(child, signal.SIGALRM)
             _, status, usage = os.wait4(child, 0)
             break
-        time.sleep(0.002)
+        time.sleep(0.005)
     out, err = (log.read_text(errors="replace") if log.exists() else "" for log in logs)
     for log in logs:
         log.unlink(missing_ok=True)
     return Ending(os.waitstatus_to_exitcode(status), seconds, usage.ru_maxrss * 1024, out, err)
+
+
+def kept_waiting(process: int) -> float:
+    """Seconds that a process was ready and other processes had the processors; 0 where Linux does not tell."""
+    try:
+        return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def _work(work: Callable[[], int], folder: Path, logs: tuple[Path, Path]) -> None:
