@@ -32,6 +32,7 @@ class Picture:
     title: str
     photos: Mapping[str, Image.Image]  # by model: what it sees of the picture, with more pixels
     images: Mapping[str, Tensor]  # by model: [C, H, W], as `read_image` gives them
+    tiles: Mapping[str, str]  # by model: the photo small, as a data URI; made once, for every answer shows it
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,20 @@ class Gallery:
 
 def seen_by(key: str, title: str, image: Image.Image, models: Mapping[str, CoDANet]) -> Picture:
     images = {name: fitted(image, model) for name, model in models.items()}
-    by_aspect: dict[Fraction, Image.Image] = {}
-    photos = {}
+    by_aspect: dict[Fraction, tuple[Image.Image, str]] = {}
+    photos, tiles = {}, {}
     for name, model in models.items():
-        aspect = Fraction(*size_for(model))
-        photos[name] = by_aspect.setdefault(aspect, cropped(image, model))
-    return Picture(key, title, photos, images)
+        if (aspect := Fraction(*size_for(model))) not in by_aspect:
+            photo = cropped(image, model)
+            by_aspect[aspect] = photo, _tile(photo)
+        photos[name], tiles[name] = by_aspect[aspect]
+    return Picture(key, title, photos, images, tiles)
+
+
+def _tile(photo: Image.Image) -> str:
+    small = photo.copy()
+    small.thumbnail((TILE_SIDE, TILE_SIDE))
+    return views.photo_uri(small)
 
 
 def fitted(image: Image.Image, model: CoDANet) -> Tensor:
