@@ -74,7 +74,7 @@ def forked(
 ) -> Ending:
     """Run `work` in a child, in `folder`; if it is still there after `moment` seconds, `act` on its process number."""
     logs = folder.parent / f".{folder.name}.out", folder.parent / f".{folder.name}.err"
-    seconds, last, before = 0.0, time.monotonic(), 0.0  # seconds of the child's own, however busy the machine is
+    passed, seconds, last = 0.0, 0.0, time.monotonic()
     child = os.fork()
     if child == 0:
         _work(work, folder, logs)
@@ -82,9 +82,9 @@ def forked(
         pid, status, usage = os.wait4(child, os.WNOHANG)
         if pid:
             break
-        now, waited = time.monotonic(), kept_waiting(child)
-        seconds += max(0.0, min(now - last, TICK) - (waited - before))
-        last, before = now, waited
+        now = time.monotonic()
+        passed, last = passed + min(now - last, TICK), now
+        seconds = max(0.0, passed - kept_waiting(child))  # of its own, however busy the machine is
         if act is not None and seconds > (moment or 0.0):
             act(child)
             act = None

@@ -5,6 +5,7 @@ import base64
 import io
 import json
 import socket
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -13,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from PIL import Image
 
-from codanet.app import keeper, own_names, start
+from codanet.app import keeper, own_names, session, start
 from codanet.app.gate import Gate, Hosts
 from colours import colour_model
 
@@ -188,3 +189,21 @@ def test_sockets_that_take_nothing_are_closed(monkeypatch):
         monkeypatch.setattr(keeper.time, "monotonic", lambda moment=moment: moment)
         kept.close_silent()
     assert (stuck.ended, slow.ended, served_one.ended) == ("aborted", "", "")
+
+
+def test_nobody_waits_for_anothers_multi_image(served, monkeypatch):
+    begun, over, real = threading.Event(), threading.Event(), session.mix
+
+    def slow(*arguments):
+        begun.set()
+        assert over.wait(30)
+        return real(*arguments)
+
+    monkeypatch.setattr(session, "mix", slow)
+    try:
+        assert join(served, "mixing", "on_two", [None])[0] == 200
+        assert begun.wait(30)
+        assert '"success":true' in answer(served, "quick", "on_upload", [None], upload())
+        assert '"success":true' in answer(served, "quick", "on_why", [None, 1])
+    finally:
+        over.set()

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+import torch
 from PIL import Image
 from torch import Tensor
 
@@ -234,9 +235,8 @@ def _mosaic(photos: list[Image.Image], n: int, model: CoDANet) -> Image.Image:
 def finds(gallery: Gallery, session: Session) -> list[tuple[int, Box, float]]:
     """Of every picture of a multi-image: its own class, its cell, and the share of the evidence for it in the cell."""
     known, model, reading = pictures(gallery, session), gallery.models[session.model], session.read
-    found = []
-    for place, key in enumerate(session.shown):
-        alone = model.explain(known[key].images[session.model][None].to(model.device, model.dtype))
-        target, box = int(alone.targets[0]), cell(reading, session.cells, place)
-        found.append((target, box, share(reading, target, box)))
-    return found
+    images = torch.stack([known[key].images[session.model] for key in session.shown])
+    with torch.no_grad():
+        targets = model(images.to(model.device, model.dtype)).argmax(1).tolist()
+    boxes = [cell(reading, session.cells, place) for place in range(len(targets))]
+    return [(target, box, share(reading, target, box)) for target, box in zip(targets, boxes, strict=True)]
