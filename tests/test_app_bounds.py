@@ -101,6 +101,16 @@ def test_answers_that_nobody_fetches_are_bounded_and_dropped(served, monkeypatch
     assert '"success":true' in answer(served, "polite", "on_why", [None, 1])
 
 
+def test_no_statistics_of_visitors_are_made(served, monkeypatch):
+    """They take longer with every event, and remember who asked what."""
+    made = []
+    monkeypatch.setattr(type(served._queue), "_get_df", staticmethod(made.append))
+    for _ in range(keeper.UNREAD + 2):
+        assert '"success":true' in answer(served, "polite", "on_why", [None, 1])
+    assert not made
+    assert len(served._queue.event_analytics) <= keeper.UNREAD
+
+
 def test_pictures_on_their_way_are_bounded(served, monkeypatch):
     monkeypatch.setattr(keeper, "WAITING_BYTES", 100)
     status, words = join(served, "large", "on_upload", [None], {"content": "x" * 200, "title": "x"})
@@ -192,11 +202,12 @@ def test_sockets_that_take_nothing_are_closed(monkeypatch):
 
 
 def test_nobody_waits_for_anothers_multi_image(served, monkeypatch):
-    begun, over, real = threading.Event(), threading.Event(), session.mix
+    begun, over, ended, real = threading.Event(), threading.Event(), threading.Event(), session.mix
 
     def slow(*arguments):
         begun.set()
-        assert over.wait(30)
+        over.wait(10)
+        ended.set()
         return real(*arguments)
 
     monkeypatch.setattr(session, "mix", slow)
@@ -205,5 +216,6 @@ def test_nobody_waits_for_anothers_multi_image(served, monkeypatch):
         assert begun.wait(30)
         assert '"success":true' in answer(served, "quick", "on_upload", [None], upload())
         assert '"success":true' in answer(served, "quick", "on_why", [None, 1])
+        assert not ended.is_set()
     finally:
         over.set()
