@@ -17,7 +17,7 @@ from pathlib import Path
 
 PATIENCE = 90.0  # seconds; longer than that is a hang
 TICK = 0.5  # seconds; a longer gap between two looks at a child is a pause of the campaign, and counts as this
-COLD = 20  # one case in so many starts Python anew
+COLD = 40  # one case in so many starts Python anew, which takes as long as ten forked ones
 TEMPORARY = "tmp"
 KEPT = ("torchinductor", ".ses")  # by torch and onnxruntime, for good
 MOST_MEMORY = 3 * 2**30  # bytes resident
