@@ -42,7 +42,9 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("campaign.md"))
     options = parser.parse_args()
     started, results = time.monotonic(), []
-    chosen = [name for name in options.parts.split(",") if name in PARTS]
+    chosen = options.parts.split(",")
+    if unknown := [name for name in chosen if name not in PARTS]:
+        parser.error(f"unknown parts {unknown}: there are {', '.join(PARTS)}")
     for place, name in enumerate(chosen):
         run, number, share = PARTS[name]
         cases = range(options.first, options.first + (options.cases or number))
