@@ -1,8 +1,8 @@
 """conv2d whose filters' gradient is one matrix product over the patches, which on a CPU is faster than oneDNN's own.
 
 On an AMD EPYC (AVX2, torch 2.13.0, one thread, best of 12), with the shapes of layers 2, 3, 4, 6 and 7 of a rank-1/8
-S-CoDA at batch 16, 32x32, oneDNN took 7.4, 8.1, 12.7, 7.2 and 11.9 ms for it, and the product with its patches 7.1, 4.7,
-9.1, 4.7 and 8.2. Elsewhere than on a CPU the gradient is PyTorch's.
+S-CoDA at batch 16, 32x32, oneDNN took 7.4, 8.1, 12.7, 7.2 and 11.9 ms for it, and the product with its patches 7.1,
+4.7, 9.1, 4.7 and 8.2. Elsewhere than on a CPU the gradient is PyTorch's.
 """
 
 from typing import Any
