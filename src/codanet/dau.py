@@ -66,8 +66,7 @@ class _DAU(nn.Module):
         return self.A[-1] if self.has_bias else None
 
     def norm_factor(self) -> NormFactor:
-        """What the norms need of A. Without gradients, and outside of tracing, it is kept while A is
-        the same, number by number."""
+        """What the norms need of A. Without gradients or tracing it is kept while A is the same in every number."""
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or not _has_numbers(self.A):
             return norm_factor(self.A, self._rescaling.order)
         if self._kept is None or not _same(self._kept[0], self.A):
@@ -96,8 +95,7 @@ class _DAU(nn.Module):
         filters = self._filters(torch.cat([self.A.view(R * n, d), self.B]), x.dtype)
         products = convolution(x, filters, self.stride, padding)
         N, M, H, W = products.shape
-        products = products.permute(0, 2, 3, 1).reshape(-1, M).to(F.dtype)  # a view: filters, and so
-        # products, are in channels-last memory
+        products = products.permute(0, 2, 3, 1).reshape(-1, M).to(F.dtype)  # [P, M], a view in channels-last memory
         y, z = products.split([R * n, self.rank], 1)  # Âᵀp and B p
         y = y.unflatten(1, (R, n))
         if self.has_bias:
