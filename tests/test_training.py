@@ -241,17 +241,30 @@ def test_real_divergence(recipe, tmp_path):
     assert "Traceback" not in result.stderr
 
 
-def test_two_processes_give_the_weights_of_one(pictures, tmp_path):
-    """DDP on gloo: the same global batch, split in two, gives the same gradients, so the same weights."""
-    path = tmp_path / "recipe.yaml"
-    path.write_text(f"data: {pictures}\nepochs: 2\naccelerator: cpu\nprecision: 64-true\n{SETTINGS}")
-    train(path, tmp_path / "one", quiet=True)
-    result = command("train", path, "--output", tmp_path / "two", "--devices", 2)
+TOGETHER = {"epochs": 2, "accelerator": "cpu", "precision": "64-true"}
+
+
+@pytest.fixture(scope="module")
+def of_two(tmp_path_factory) -> tuple[Path, str]:
+    """The digits, learnt in two processes: DDP on gloo. The folder, and what was said."""
+    folder = tmp_path_factory.mktemp("two")
+    settings = [f"--{name}={value}" for name, value in TOGETHER.items()]
+    result = command("train", "digits", "--output", folder, "--devices", 2, *settings, "--json")
     assert result.returncode == 0, result.stderr[-3000:]
-    one, two = tensors(tmp_path / "one"), tensors(tmp_path / "two")
+    return folder, result.stdout
+
+
+def test_two_processes_give_the_weights_of_one(of_two, tmp_path):
+    """The same global batch, split in two, gives the same gradients, so the same weights."""
+    train("digits", tmp_path, quiet=True, **TOGETHER)
+    one, two = tensors(tmp_path), tensors(of_two[0])
     for key in one:
         assert torch.allclose(one[key], two[key], atol=1e-8), key
-    assert json.loads((tmp_path / "two" / "settings.json").read_text())["devices"] == 2
+    assert json.loads((of_two[0] / "settings.json").read_text())["devices"] == 2
+
+
+def test_digits_in_two_processes(of_two):
+    assert json.loads(of_two[1].strip().splitlines()[-1])["accuracy"] > 0.9
 
 
 def test_accumulated_batches_give_the_weights_of_one(pictures, tmp_path):
@@ -262,14 +275,6 @@ def test_accumulated_batches_give_the_weights_of_one(pictures, tmp_path):
     one, four = tensors(tmp_path / "one"), tensors(tmp_path / "four")
     for key in one:
         assert torch.allclose(one[key], four[key], atol=1e-8), key
-
-
-def test_digits_in_two_processes(tmp_path):
-    result = command(
-        "train", "digits", "--output", tmp_path, "--devices", 2, "--epochs", 4, "--accelerator", "cpu", "--json"
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
-    assert json.loads(result.stdout.strip().splitlines()[-1])["accuracy"] > 0.9
 
 
 def test_digits_from_the_command_line(tmp_path):
