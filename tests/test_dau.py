@@ -315,6 +315,7 @@ def test_torch_func():
     jacobian = torch.func.jacrev(output, 1)(parameters, images[0])
     expected = torch.autograd.functional.jacobian(lambda x: layer(x[None])[0], images[0])
     assert torch.allclose(jacobian, expected, atol=1e-12)
+    assert torch.allclose(torch.func.jacfwd(output, 1)(parameters, images[0]), expected, atol=1e-12)
 
 
 def test_torch_export_with_any_batch():

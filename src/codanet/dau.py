@@ -17,10 +17,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d, conv_transpose2d
+from torch.nn.functional import conv_transpose2d
 from torch.utils.checkpoint import checkpoint
 
 from ._support.numbers import check_whole
+from .convolution import convolution
 from .rescale import NormFactor, Rescaling, norm_factor, rescaling
 
 Rescale = str | Callable[[Tensor], Tensor]
@@ -90,10 +91,11 @@ class _DAU(nn.Module):
         """The equations at the head of this file: the outputs w_jᵀp, and z and scale, of which the weights are made."""
         R, n, d = self.A.shape
         filters = self._filters(torch.cat([self.A.view(R * n, d), self.B]), x.dtype)
-        products = conv2d(x, filters, None, self.stride, padding)
+        products = convolution(x, filters, self.stride, padding)
         N, M, H, W = products.shape
-        products = products.permute(0, 2, 3, 1).reshape(-1, M)  # [P, R·n + r]: a view, in channels-last memory
-        y, z = products[:, : R * n].view(-1, R, n).to(F.dtype), products[:, R * n :].to(F.dtype)  # Âᵀp and B p
+        products = products.permute(0, 2, 3, 1).reshape(-1, M).to(F.dtype)  # a view, in channels-last memory
+        y, z = products.split([R * n, self.rank], 1)  # Âᵀp and B p
+        y = y.unflatten(1, (R, n))
         if self.has_bias:
             z = torch.cat([z, torch.ones_like(z[:, :1])], 1)
         unit = z.detach().abs().amax(1, keepdim=True).clamp(min=2.0**-100)

@@ -1,7 +1,7 @@
 """CoDANet: [x, 1 - x] → layers of convolutional DAUs → sum-pool → / T + b0 (sec. 3.3, 3.4)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any, cast
 
@@ -27,6 +27,20 @@ def bare(model: nn.Module) -> nn.Module:
     """The module inside torch.compile's wrapper, which knows what it is."""
     inner = getattr(model, "_orig_mod", model)
     return inner if isinstance(inner, nn.Module) else model
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """torch.compile, keeping 0.4 of what it would keep for the backward pass: the norms' products are made again there.
+
+    They are cheap beside the convolutions; of a rank-1/8 S-CoDA at batch 16, 32x32, 43 MiB are kept instead of 98.
+    """
+    fast = torch.compile(function, **options)
+
+    def run(*inputs: Any) -> Any:
+        with torch._functorch.config.patch(activation_memory_budget=0.4):  # read when the first call compiles
+            return fast(*inputs)
+
+    return run
 
 
 class CoDANet(SelfExplaining):
@@ -202,8 +216,8 @@ class CoDANet(SelfExplaining):
         options: torch.compile's. Batches of any size share one compilation; another picture size is another one.
         """
         options = {"dynamic": None, **options}
-        self._logits = torch.compile(self._logits, **options)  # type: ignore[method-assign]
-        self._explained = torch.compile(self._explained, **options)  # type: ignore[method-assign]
+        self._logits = compiled(self._logits, **options)  # type: ignore[method-assign]
+        self._explained = compiled(self._explained, **options)  # type: ignore[method-assign]
 
     def align(self, images: Tensor, factors: Factors = None) -> tuple[Tensor, LinearMap]:
         """The logits, and the linear map that made them of the images; differentiable."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .._support.messages import duration
-from ..models.network import CoDANet
+from ..models.network import CoDANet, compiled
 
 # images times pixels of a run that wins a compilation back: ten minutes or so of a rank-1/8 S-CoDA on two cores
 WORTHWHILE = 100_000 * 32 * 32
@@ -28,7 +28,7 @@ class Compiled:
 
     def __init__(self, model: CoDANet, say: Callable[[str], None]):
         self.model, self.say = model, say
-        self.logits: Callable[..., Tensor] | None = torch.compile(model._logits)
+        self.logits: Callable[..., Tensor] | None = compiled(model._logits)
         self.sizes: set[tuple[int, int]] = set()
 
     def __call__(self, images: Tensor) -> Tensor:
