@@ -137,6 +137,20 @@ def expect_what_is_dropped_or_pasted_to_be_read(page) -> None:
         expect_verdict(page, expected)
 
 
+def expect_dark_and_light(visit) -> None:
+    lightness = "() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).map(Number)"
+    assert max(visit(color_scheme="dark").evaluate(lightness)) < 60
+    assert min(visit(color_scheme="light").evaluate(lightness)) > 230
+
+
+def expect_to_fit(page, width: int, *parts: str) -> None:
+    """Each of these parts of a page lies within its width."""
+    for part in parts:
+        box = page.locator(part).first.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+
+
 def expect_a_multi_image_of_three(page) -> None:
     """Blue, green, red, the newest first, and the fourth cell left over, once they are there to choose from."""
     for place in (0, 1, 2):
@@ -321,16 +335,11 @@ def test_on_a_phone(visit):
     finger("touchEnd")
     assert rows(page)["red"][0] > 0
     assert "8 × 16 pixels" in page.locator("#region").inner_text()
-    for name in ("#picker", "#viewer", "#bars", "#region", ".sentence"):
-        box = page.locator(name).first.bounding_box()
-        assert box["x"] >= 0
-        assert box["x"] + box["width"] <= 390
+    expect_to_fit(page, 390, "#picker", "#viewer", "#bars", "#region", ".sentence")
 
 
 def test_dark_and_light(visit):
-    lightness = "() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).map(Number)"
-    assert max(visit(color_scheme="dark").evaluate(lightness)) < 60
-    assert min(visit(color_scheme="light").evaluate(lightness)) > 230
+    expect_dark_and_light(visit)
 
 
 def test_nothing_is_written_to_disk(page):

@@ -65,7 +65,7 @@ def test_mistakes_are_answered_without_torch(words, answer, tmp_path):
 
 @pytest.mark.parametrize("words", ["--help", "completion bash", "explain --help", "explain --stile", "train --epoch 3"])
 def test_they_take_less_than_three_tenths_of_a_second(words):
-    """Of processor time, the best of five, so that what else the machine does matters little."""
+    """Of processor time, one of five at least, so that what else the machine does matters little."""
 
     def seconds():
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -73,7 +73,7 @@ def test_they_take_less_than_three_tenths_of_a_second(words):
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    assert min(seconds() for _ in range(5)) < 0.3
+    assert any(seconds() < 0.3 for _ in range(5))
 
 
 def test_the_names_of_the_help_are_those_of_the_registries():

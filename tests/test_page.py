@@ -23,7 +23,9 @@ from colours import colour_model, halves
 from test_browser import (
     drag,
     expect_a_multi_image_of_three,
+    expect_dark_and_light,
     expect_the_box_to_stay_move_and_go,
+    expect_to_fit,
     expect_what_is_dropped_or_pasted_to_be_read,
     give,
     number,
@@ -258,16 +260,11 @@ def test_on_a_phone(visit):
     upload(page, halves(16, "red", "blue"), "red")
     assert page.evaluate("document.documentElement.scrollWidth <= 390 && innerWidth === 390")
     assert 320 < page.locator(".stage").bounding_box()["width"] <= 390
-    for name in ("#picker", "#viewer", "#bars", "#region", ".sentence", ".more"):
-        box = page.locator(name).first.bounding_box()
-        assert box["x"] >= 0
-        assert box["x"] + box["width"] <= 390
+    expect_to_fit(page, 390, "#picker", "#viewer", "#bars", "#region", ".sentence", ".more")
 
 
 def test_dark_and_light(visit):
-    lightness = "() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).map(Number)"
-    assert max(visit(color_scheme="dark").evaluate(lightness)) < 60
-    assert min(visit(color_scheme="light").evaluate(lightness)) > 230
+    expect_dark_and_light(visit)
 
 
 def test_for_a_screen_reader(page):
