@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import tempfile
 import time
@@ -36,19 +37,25 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--cases", type=int, help="of each part; 2,000 inputs, 100 kills and so on without")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first case, to meet a failure again")
     parser.add_argument("--output", type=Path, default=Path("campaign.md"))
     options = parser.parse_args()
     started, results = time.monotonic(), []
-    chosen = [name for name in options.parts.split(",") if name in PARTS]
+    chosen = options.parts.split(",")
+    if unknown := [name for name in chosen if name not in PARTS]:
+        parser.error(f"unknown parts {unknown}: there are {', '.join(PARTS)}")
     for place, name in enumerate(chosen):
         run, number, share = PARTS[name]
+        cases = range(options.first, options.first + (options.cases or number))
         left = options.minutes * 60 - (time.monotonic() - started)
         shares = sum(PARTS[other][2] for other in chosen[place:])
-        print(f"{name}: up to {number} cases in {left * share / shares / 60:.1f} minutes", file=sys.stderr, flush=True)
+        minutes = left * share / shares / 60
+        print(f"{name}: up to {len(cases)} cases in {minutes:.1f} minutes", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(prefix="campaign-") as folder:
-            part = run(Path(folder), options.seed, number, time.monotonic() + left * share / shares)
+            part = run(Path(folder), options.seed, cases, time.monotonic() + 60 * minutes)
         results.append(part)
-    command = f"make campaign MINUTES={options.minutes:g} SEED={options.seed}"
+    command = f"python campaign {shlex.join(sys.argv[1:])}"
     options.output.write_text(page(results, (time.monotonic() - started) / 60, command), encoding="utf-8")
     print(options.output)
     return 1 if any(part.failures for part in results) else 0

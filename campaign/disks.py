@@ -15,7 +15,7 @@ from forked import forked, leftovers, preload
 from kills import unharmed
 from report import Part
 from works import works
-from wrong_inputs import build, copied
+from wrong_inputs import built, copied
 
 DISK = 96 * 2**20  # bytes
 FILLER = "filler"
@@ -47,19 +47,22 @@ def clear(place: Path) -> None:
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
-def run(folder: Path, seed: int, number: int, until: float) -> Part:
-    right, place, draw = folder / "right", folder / "case", random.Random(seed)
+def run(folder: Path, seed: int, cases: range, until: float) -> Part:
+    place = folder / "case"
     part, met = Part("Full disk", seed), Counter[str]()
     if reason := mounted(place):
         part.facts["not tried"] = f"no disk could be mounted ({reason})"
         return part
     preload()
-    forked(lambda: build(right) or 0, folder)
+    right = built(folder)
     all_works, server = works()
     try:
         found = {name: unharmed(part, folder, right, name, work) for name, work in all_works.items()}
         expected = {name: each for name, each in found.items() if each}
-        while expected and part.cases < number and time.monotonic() < until:
+        for index in cases:
+            if not expected or time.monotonic() > until:
+                break
+            draw = random.Random(f"{seed}-{index}")
             name = draw.choice(list(expected))
             work, (outcome, usual) = all_works[name], expected[name]
             clear(place)
@@ -77,7 +80,7 @@ def run(folder: Path, seed: int, number: int, until: float) -> Part:
             problem = problem or ending.wrong() or (ending.err[-300:] if ending.code else "")
             if not problem and work.outcome(place) != outcome:
                 problem = "another result with room again"
-            part.count(problem, f"{name}, case {part.cases}, full but for {left} bytes after {moment:.2f} s")
+            part.count(problem, f"case {index}, {name}, full but for {left} bytes after {moment:.2f} s")
     finally:
         server.shutdown()
         os.chdir(folder.parent)

@@ -10,12 +10,14 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
 PATIENCE = 90.0  # seconds; longer than that is a hang
+TICK = 0.5  # seconds; a longer gap between two looks at a child is a pause of the campaign, and counts as this
+COLD = 40  # one case in so many starts Python anew, which takes as long as ten forked ones
 TEMPORARY = "tmp"
 KEPT = ("torchinductor", ".ses")  # by torch and onnxruntime, for good
 MOST_MEMORY = 3 * 2**30  # bytes resident
@@ -62,12 +64,17 @@ def preload() -> None:
     torch.set_num_threads(1)
 
 
+def cold(words: Sequence[str]) -> Callable[[], int]:
+    """The command as a shell starts it: `forked` replaces the child by a new Python."""
+    return lambda: os.execv(sys.executable, [sys.executable, "-m", "codanet", *words])
+
+
 def forked(
     work: Callable[[], int], folder: Path, moment: float | None = None, act: Callable[[int], None] | None = None
 ) -> Ending:
     """Run `work` in a child, in `folder`; if it is still there after `moment` seconds, `act` on its process number."""
     logs = folder.parent / f".{folder.name}.out", folder.parent / f".{folder.name}.err"
-    started = time.monotonic()
+    passed, seconds, last = 0.0, 0.0, time.monotonic()
     child = os.fork()
     if child == 0:
         _work(work, folder, logs)
@@ -75,19 +82,29 @@ def forked(
         pid, status, usage = os.wait4(child, os.WNOHANG)
         if pid:
             break
-        if act is not None and time.monotonic() - started > (moment or 0.0):
+        now = time.monotonic()
+        passed, last = passed + min(now - last, TICK), now
+        seconds = max(0.0, passed - kept_waiting(child))  # of its own, however busy the machine is
+        if act is not None and seconds > (moment or 0.0):
             act(child)
             act = None
-        if time.monotonic() - started > PATIENCE:
+        if seconds > PATIENCE:
             os.kill(child, signal.SIGALRM)
             _, status, usage = os.wait4(child, 0)
             break
-        time.sleep(0.002)
+        time.sleep(0.005)
     out, err = (log.read_text(errors="replace") if log.exists() else "" for log in logs)
     for log in logs:
         log.unlink(missing_ok=True)
-    seconds = time.monotonic() - started
     return Ending(os.waitstatus_to_exitcode(status), seconds, usage.ru_maxrss * 1024, out, err)
+
+
+def kept_waiting(process: int) -> float:
+    """Seconds that a process was ready and other processes had the processors; 0 where Linux does not tell."""
+    try:
+        return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def _work(work: Callable[[], int], folder: Path, logs: tuple[Path, Path]) -> None:
@@ -101,7 +118,7 @@ def _work(work: Callable[[], int], folder: Path, logs: tuple[Path, Path]) -> Non
             os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
         sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        faulthandler.dump_traceback_later(PATIENCE - 3)
+        faulthandler.register(signal.SIGALRM, chain=True)  # a hang says where, and ends
         code = work()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)

@@ -23,6 +23,8 @@ class Part:
         if problem:
             self.failures.append(f"{problem} — {where}")
             print(f"{self.title}: {self.failures[-1]}", file=sys.stderr, flush=True)
+        elif self.cases % 50 == 0:
+            print(f"{self.title}: {self.cases} cases", file=sys.stderr, flush=True)
 
 
 def page(parts: Sequence[Part], minutes: float, command: str) -> str:

@@ -17,13 +17,24 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from report import Part
 
 POLITE, RUDE = 8, 8
+PAUSE = 5.0  # seconds between two looks that are half a second apart
 SLACK = {"MiB": 0, "descriptors": 200, "threads": 4, "temporary files": 0}
 EVENTS = ("on_upload", "on_tile", "on_class", "on_why", "on_box", "on_mix", "on_two", "table_file")
+
+
+class Asked(NamedTuple):
+    """One question of a polite visitor."""
+
+    start: float
+    end: float
+    prediction: bool
+    problem: str
 
 
 class Crowd:
@@ -32,7 +43,8 @@ class Crowd:
     def __init__(self, port: int, seed: int) -> None:
         self.port, self.seed = port, seed
         self.lock, self.requests, self.problems = threading.Lock(), 0, list[str]()
-        self.waits: list[float] = []  # for the predictions of polite visitors
+        self.asked: list[Asked] = []
+        self.pauses: list[tuple[float, float]] = []  # of the whole campaign, by whoever needs a quiet machine
         self.over = threading.Event()
         config = json.loads(self.ask("GET", "/config")[1])
         # private events have no names: by their place, as the page is wired
@@ -117,15 +129,19 @@ def polite(crowd: Crowd, number: int) -> None:
                 "on_mix": lambda: {"key": "example-1"},
             }.get(function, lambda: None)()
             started = time.monotonic()
-            status = crowd.join(who, function, [None, draw.randrange(10)] if function == "on_why" else [None], event)
+            data: list[object] = [None, draw.randrange(10)] if function == "on_why" else [None]
+            status, told = 0, ""
+            try:
+                status = crowd.join(who, function, data, event)
+                told = crowd.answer(who) if status == 200 else ""
+            except (OSError, http.client.HTTPException) as error:
+                told = repr(error)
             if status == 503:
                 time.sleep(0.2)
                 continue
-            told = crowd.answer(who) if status == 200 else ""
-            if function in ("on_upload", "on_why", "on_class"):
-                crowd.waits.append(time.monotonic() - started)
-            if '"success":true' not in told:
-                crowd.problems.append(f"{function} of {who}: {status} {told[:200]}")
+            problem = "" if '"success":true' in told else f"{function} of {who}: {status} {told[:200]}"
+            prediction = function in ("on_upload", "on_why", "on_class")
+            crowd.asked.append(Asked(started, time.monotonic(), prediction, problem))
 
 
 UNFINISHED = b"POST /gradio_api/queue/join HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
@@ -189,10 +205,13 @@ def state(pid: int) -> dict[str, int]:
     }
 
 
-def run(folder: Path, seed: int, number: int, until: float, rude_ones: int = RUDE) -> Part:
+def run(folder: Path, seed: int, cases: range, until: float, rude_ones: int = RUDE) -> Part:
     part = Part("Visitors" if rude_ones else "Polite visitors alone", seed)
-    words = [sys.executable, "-m", "codanet", "demo"]
-    with subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+    words, log = [sys.executable, "-m", "codanet", "demo"], folder / "server.log"
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=stderr, text=True) as server,
+    ):
         assert server.stdout is not None
         line = server.stdout.readline()
         port = urlsplit(next(word for word in line.split() if word.startswith("http"))).port
@@ -202,8 +221,12 @@ def run(folder: Path, seed: int, number: int, until: float, rude_ones: int = RUD
         for thread in threads:
             thread.start()
         samples: dict[int, dict[str, int]] = {}
-        while crowd.requests < number and time.monotonic() < until and server.poll() is None:
+        last = time.monotonic()
+        while crowd.requests < len(cases) and time.monotonic() < until and server.poll() is None:
             time.sleep(0.5)
+            last, before = time.monotonic(), last
+            if last - before > PAUSE:
+                crowd.pauses.append((before, last))
             if crowd.requests // 1000 > max(samples, default=0):
                 samples[crowd.requests // 1000] = state(server.pid)
                 print(f"visitors: {crowd.requests} requests, {samples[max(samples)]}", file=sys.stderr, flush=True)
@@ -214,12 +237,16 @@ def run(folder: Path, seed: int, number: int, until: float, rude_ones: int = RUD
         if server.poll() is not None:
             part.failures.append(f"the server ended with {server.returncode}")
         server.send_signal(signal.SIGINT)
-        _, errors = server.communicate(timeout=60)
+        server.communicate(timeout=60)
+    errors = log.read_text(errors="replace")
     if "Traceback" in errors:
         part.failures.append("a traceback in the server's log: " + errors.strip().splitlines()[-1][:200])
-    part.failures += crowd.problems[:20]
+    judged = [each for each in crowd.asked if not any(each.start < b and each.end > a for a, b in crowd.pauses)]
+    part.failures += [*crowd.problems, *(each.problem for each in judged if each.problem)][:20]
     part.failures += grown(samples)
-    waits = sorted(crowd.waits)
+    waits = sorted(each.end - each.start for each in judged if each.prediction)
+    if crowd.pauses:
+        part.facts["paused"] = f"{len(crowd.pauses)} times; {len(crowd.asked) - len(judged)} questions not judged"
     if waits:
         slow = waits[int(0.99 * len(waits))]
         part.facts["predictions"] = (
@@ -245,5 +272,5 @@ def grown(samples: dict[int, dict[str, int]]) -> list[str]:
     ]
 
 
-def polite_only(folder: Path, seed: int, number: int, until: float) -> Part:
-    return run(folder, seed, number, until, rude_ones=0)
+def polite_only(folder: Path, seed: int, cases: range, until: float) -> Part:
+    return run(folder, seed, cases, until, rude_ones=0)

@@ -13,6 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from forked import cold
+
 SMALL = "--threads 1 --accelerator cpu --output run"
 COMMANDS = {
     "training": f"train pictures --epochs 4 --batch-size 8 --image-size 8 --model nano_coda {SMALL}",
@@ -29,6 +31,7 @@ BYTES = bytes(range(256)) * 8192
 
 class Work(NamedTuple):
     run: Callable[[], int]
+    anew: Callable[[], int]  # the same, in a Python of its own
     outcome: Callable[[Path], str]  # of its folder, to be compared
 
 
@@ -98,5 +101,9 @@ def works() -> tuple[dict[str, Work], ThreadingHTTPServer]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Slow)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     outcomes = {"training": weights, "photographs": weights, "evaluation": numbers}
-    found = {name: Work(partial(command, words), outcomes.get(name, content)) for name, words in COMMANDS.items()}
-    return found | {"download": Work(partial(download, server.server_port), content)}, server
+    found = {
+        name: Work(partial(command, words), cold(words.split()), outcomes.get(name, content))
+        for name, words in COMMANDS.items()
+    }
+    fetching = partial(download, server.server_port)
+    return found | {"download": Work(fetching, fetching, content)}, server

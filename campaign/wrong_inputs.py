@@ -8,11 +8,11 @@ import random
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from forked import TEMPORARY, forked, leftovers, preload
+from forked import COLD, TEMPORARY, cold, forked, leftovers, preload
 from report import Part
 
 # fmt: off
@@ -111,8 +111,9 @@ PHOTOGRAPHS = [
 ]
 
 
-def build(folder: Path) -> None:
+def build(folder: Path) -> int:
     """What is right, to be made wrong."""
+    import torch
     from PIL import Image
 
     import codanet
@@ -123,6 +124,7 @@ def build(folder: Path) -> None:
     (folder / TEMPORARY).mkdir(parents=True)
     os.chdir(folder)
     os.mkfifo("pipe")
+    torch.manual_seed(0)
     codanet.save(codanet.create_model("nano_coda", class_names=("a", "b"), image_size=8), folder / "model.safetensors")
     codanet.export(codanet.load("model.safetensors"), "graph.onnx")
     features = cut(BACKBONES["efficientnet_lite0"].build(False), "blocks.2")
@@ -145,7 +147,16 @@ def build(folder: Path) -> None:
     small = ["--model", "nano_coda", "--image-size", "8", "--epochs", "2", "--threads", "1"]
     assert main(["train", "pictures", "--output", "done", *small]) == 0
     words = ["--metrics", "accuracy,completeness", "--methods", "contributions", "--image-size", "8", "-o", "measured"]
-    assert main(["evaluate", "model.safetensors", "--data", "pictures", *words]) == 0
+    return main(["evaluate", "model.safetensors", "--data", "pictures", *words])
+
+
+def built(folder: Path) -> Path:
+    """`build` in a child: what a process has computed, a fork of it may not survive."""
+    right = folder / "right"
+    ending = forked(partial(build, right), folder)
+    if ending.code:
+        raise RuntimeError(f"the campaign's own files could not be made: {ending.err[-2000:]}")
+    return right
 
 
 def copied(right: Path, place: Path) -> None:
@@ -341,20 +352,21 @@ def case(draw: random.Random, folder: Path) -> tuple[str, list[str]]:
     return kind, [*explain, name, "-o", "why.png" if kind == "picture" else draw.choice(("why.gif", "why.mp4"))]
 
 
-def run(folder: Path, seed: int, number: int, until: float) -> Part:
+def run(folder: Path, seed: int, cases: range, until: float) -> Part:
     from codanet.cli import main
 
-    right = folder / "right"
     preload()
-    forked(lambda: build(right) or 0, folder)
+    right = built(folder)
     part, kinds, codes = Part("Wrong inputs", seed), Counter[str](), Counter[int]()
-    while part.cases < number and time.monotonic() < until:
-        index, place = part.cases, folder / "case"
+    for index in cases:
+        if time.monotonic() > until:
+            break
+        place = folder / "case"
         shutil.rmtree(place, ignore_errors=True)
         copied(right, place)
         kind, words = case(random.Random(f"{seed}-{index}"), place)
         before = {path.relative_to(place) for path in place.rglob("*")}
-        work: Callable[[], int] = lambda words=words: main(words)  # noqa: E731
+        work = cold(words) if index % COLD == 0 else partial(main, words)
         ending = forked(work, place)
         kinds[kind] += 1
         codes[ending.code] += 1
@@ -367,6 +379,7 @@ def run(folder: Path, seed: int, number: int, until: float) -> Part:
         if not problem and "\x1b" in ending.out + ending.err:
             problem = "an escape sequence reached the terminal"
         part.count(problem, f"case {index} ({kind}): codanet {' '.join(word[:60] for word in words)!r}")
+    part.facts["started anew, not forked"] = f"one in {COLD}"
     part.facts["kinds"] = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     part.facts["exit codes"] = ", ".join(f"{code}: {count}" for code, count in sorted(codes.items()))
     return part

@@ -5,6 +5,7 @@ import base64
 import io
 import json
 import socket
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -13,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from PIL import Image
 
-from codanet.app import keeper, own_names, start
+from codanet.app import keeper, own_names, session, start
 from codanet.app.gate import Gate, Hosts
 from colours import colour_model
 
@@ -98,6 +99,16 @@ def test_answers_that_nobody_fetches_are_bounded_and_dropped(served, monkeypatch
         time.sleep(0.1)
     monkeypatch.undo()
     assert '"success":true' in answer(served, "polite", "on_why", [None, 1])
+
+
+def test_no_statistics_of_visitors_are_made(served, monkeypatch):
+    """They take longer with every event, and remember who asked what."""
+    made = []
+    monkeypatch.setattr(type(served._queue), "_get_df", staticmethod(made.append))
+    for _ in range(keeper.UNREAD + 2):
+        assert '"success":true' in answer(served, "polite", "on_why", [None, 1])
+    assert not made
+    assert len(served._queue.event_analytics) <= keeper.UNREAD
 
 
 def test_pictures_on_their_way_are_bounded(served, monkeypatch):
@@ -188,3 +199,23 @@ def test_sockets_that_take_nothing_are_closed(monkeypatch):
         monkeypatch.setattr(keeper.time, "monotonic", lambda moment=moment: moment)
         kept.close_silent()
     assert (stuck.ended, slow.ended, served_one.ended) == ("aborted", "", "")
+
+
+def test_nobody_waits_for_anothers_multi_image(served, monkeypatch):
+    begun, over, ended, real = threading.Event(), threading.Event(), threading.Event(), session.mix
+
+    def slow(*arguments):
+        begun.set()
+        over.wait(10)
+        ended.set()
+        return real(*arguments)
+
+    monkeypatch.setattr(session, "mix", slow)
+    try:
+        assert join(served, "mixing", "on_two", [None])[0] == 200
+        assert begun.wait(30)
+        assert '"success":true' in answer(served, "quick", "on_upload", [None], upload())
+        assert '"success":true' in answer(served, "quick", "on_why", [None, 1])
+        assert not ended.is_set()
+    finally:
+        over.set()

@@ -318,6 +318,18 @@ def test_torch_func():
     assert torch.allclose(torch.func.jacfwd(output, 1)(parameters, images[0]), expected, atol=1e-12)
 
 
+@torch.no_grad()
+def test_an_ensemble_under_vmap_without_gradients():
+    """Several layers' parameters at once: what a layer keeps of its own is neither used nor replaced."""
+    layer, x = DAUConv2d(2, 3, 2, 3), torch.rand(1, 2, 5, 5)
+    layers = [DAUConv2d(2, 3, 2, 3) for _ in range(2)]
+    stacked = {key: torch.stack([one.get_parameter(key) for one in layers]) for key in ("A", "B")}
+    before = layer(x)
+    together = torch.vmap(lambda parameters: torch.func.functional_call(layer, parameters, (x,)))(stacked)
+    assert torch.allclose(together, torch.stack([one(x) for one in layers]), atol=1e-6)
+    assert torch.equal(layer(x), before)
+
+
 def test_torch_export_with_any_batch():
     layer = DAUConv2d(3, 4, 2, 3, 2).eval()
     program = torch.export.export(

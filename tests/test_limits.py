@@ -220,3 +220,21 @@ sys.exit(main(["explain", "model.safetensors", "red.png", "-o", "why.png"]))
 """
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert (run.returncode, run.stderr.strip()) == (130, "codanet: stopped")
+
+
+def test_ctrl_c_in_code_that_was_given_as_text(workplace):
+    """As dataclasses and named tuples are made, of which imports are full: 130 all the same, no death by the signal."""
+    script = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numpy":
+            sys.meta_path.remove(self)
+            exec("os.kill(os.getpid(), signal.SIGINT)")
+sys.meta_path.insert(0, Finder())
+from codanet.cli import main
+sys.exit(main(["explain", "model.safetensors", "red.png", "-o", "why.png"]))
+"""
+    (workplace / "stopped.py").write_text(script)
+    run = subprocess.run([sys.executable, "-m", "stopped"], capture_output=True, text=True, timeout=120)
+    assert (run.returncode, run.stderr.strip()) == (130, "codanet: stopped")

@@ -10,9 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
 
 from codanet._support.files import remove_leftovers, replacing
 from codanet._support.locks import LOCK, Busy, alone, alone_in
+from codanet.data.cache import stored
 
 HOLD = """
 import os, sys, time
@@ -166,3 +168,26 @@ def test_one_process_fetches_the_engine(tmp_path, monkeypatch):
         thread.join(30)
     assert len(fetched) == 1
     assert [path.name for path in tmp_path.iterdir()] == [f"{engine.PACKAGE}-{engine.VERSION}"]
+
+
+def test_one_process_builds_stored_data(tmp_path):
+    """The others wait for it, and read what it has built."""
+    built = []
+
+    def build() -> dict[str, torch.Tensor]:
+        built.append(threading.current_thread())
+        time.sleep(0.2)
+        return {"train_images": torch.ones(2, 3), "train_labels": torch.zeros(2)}
+
+    found: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(stored(tmp_path / "x.safetensors", build)[1])) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(built) == 1
+    assert len(found) == 3
+    assert len(set(found)) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["x.safetensors"]

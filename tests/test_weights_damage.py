@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 import warnings
 
 import pytest
@@ -115,3 +116,18 @@ def test_claims_of_hybrids_are_checked_before_work(hybrid, tmp_path, change, wor
     save_file(tensors, path, {"codanet": json.dumps(header)})
     with pytest.raises(ValueError, match=words):
         codanet.load(path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="resource limits")
+def test_a_write_that_really_fails_leaves_nothing(tmp_path):
+    """Neither a file of ours nor one that safetensors writes beside it."""
+    import resource
+
+    model, (soft, hard) = codanet.create_model("nano_coda"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(ValueError, match="could not be written .*File too large"):
+            codanet.save(model, tmp_path / "model.safetensors")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.iterdir())

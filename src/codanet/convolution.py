@@ -1,8 +1,8 @@
 """conv2d whose filters' gradient is one matrix product over the patches, which on a CPU is faster than oneDNN's own.
 
 On an AMD EPYC (AVX2, torch 2.13.0, one thread, best of 12), with the shapes of layers 2, 3, 4, 6 and 7 of a rank-1/8
-S-CoDA at batch 16, 32x32, oneDNN took 7.4, 8.1, 12.7, 7.2 and 11.9 ms for it, and the product with its patches 7.1, 4.7, 9.1, 4.7
-and 8.2. Elsewhere than on a CPU the gradient is PyTorch's.
+S-CoDA at batch 16, 32x32, oneDNN took 7.4, 8.1, 12.7, 7.2 and 11.9 ms for it, and the product with its patches 7.1,
+4.7, 9.1, 4.7 and 8.2. Elsewhere than on a CPU, and in forward mode, all is PyTorch's.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from torch.nn.grad import conv2d_input
 
 def convolution(x: Tensor, filters: Tensor, stride: int, padding: int) -> Tensor:
     """conv2d of x [N, C, H, W] and filters [M, C, k, k], to any order of derivatives."""
-    forward_mode = forward_ad._current_level >= 0  # for which a Function that compiles cannot have a rule
+    forward_mode = forward_ad._current_level >= 0  # a Function with a rule for it (jvp) does not compile
     if x.device.type != "cpu" or not torch.is_grad_enabled() or forward_mode:
         return conv2d(x, filters, None, stride, padding)
     out: Tensor = _Convolution.apply(x, filters, stride, padding)

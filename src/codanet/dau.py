@@ -1,18 +1,22 @@
 """Dynamic Alignment Units (sec. 3.1): DAU(p) = w(p)ᵀp with w(p) = g(A B p + b), in layers whose units share B.
 
-Algorithm 1 of the paper makes the weights w(p): n·d numbers at every patch p, for n units and d = C·k² inputs. They are
-never needed. With Â_j = [A_j, b_j], which has R = r + 1 columns, and z = [B p, 1], the unscaled weight of unit j is
-u_j = Â_j z, and
+Algorithm 1 of the paper makes the weights w(p): n·d numbers at every patch p, for n units and d = C·k² inputs. They
+are not needed (but for the 1-norm). With Â_j = [A_j, b_j], of R = r + 1 columns (r without b), and z = [B p, 1], the
+unscaled weight of unit j is u_j = Â_j z, and
 
-    u_jᵀp = Σ_r z_r (Â_rjᵀp)                      one convolution with the R·n filters Â, and a short sum
+    u_jᵀp = Σ_i z_i (Â_ijᵀp)                      one convolution with the R·n filters Â and the r of B, and a short sum
     ‖u_j‖ = ‖L_jᵀz‖  with  L_j L_jᵀ = Â_jᵀÂ_j     L is of the parameters alone: one small matrix product
-    Σ_j t_j w_j = Σ_rj (z_r t_j scale_j) Â_rj      rows t pulled back through the layer: the transposed convolution
+    Σ_j t_j w_j = Σ_ij (z_i t_j scale_j) Â_ij      rows t pulled back through the layer: the transposed convolution
 
-with w_j = scale_j u_j. All of it is plain PyTorch, so autograd, torch.func, torch.compile and torch.export follow.
+with w_j = scale_j u_j. Of Algorithm 1's steps, `dim_reduction` became z, `act_func` scale, and unfolding, multiplying
+and summing the convolution and Σ_i; its `weightings` are never made. In numbers, z is kept divided by its largest entry
+and L_j by a size s_j (rescale.py), so that squares neither overflow nor vanish; scale makes up for both.
+
+All of it is plain PyTorch but for one gradient (convolution.py), so autograd, torch.func, torch.compile and
+torch.export follow.
 """
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -22,21 +26,19 @@ from torch.utils.checkpoint import checkpoint
 
 from ._support.numbers import check_whole
 from .convolution import convolution
-from .rescale import NormFactor, Rescaling, norm_factor, rescaling
-
-Rescale = str | Callable[[Tensor], Tensor]
+from .rescale import NormFactor, Rescale, Rescaling, norm_factor, rescaling
 
 
 class DynamicWeights(NamedTuple):
-    """The linear map a layer made of one input, factored: w_j = scale_j Σ_r z_r Â_rj at every position."""
+    """The linear map a layer made of one input, factored: w_j = scale_j Σ_i z_i Â_ij at every position."""
 
-    z: Tensor  # [P, R], for the P = N·H'·W' patches
+    z: Tensor  # [P, R], for the P = N·H'·W' patches: [B p, 1] over its largest entry, which scale makes up for
     scale: Tensor  # [P, n]
     shape: torch.Size  # the layer's input, [N, C, H, W]
 
 
 class _DAU(nn.Module):
-    """The parameters A, b and B of a layer, and what it computes of images [N, C, H, W]."""
+    """The parameters of a layer, Â (as A, with b its last row) and B, and what it computes of images [N, C, H, W]."""
 
     stride, padding = 1, 0
 
@@ -46,11 +48,11 @@ class _DAU(nn.Module):
         super().__init__()
         self.rank, self.rescale, self.recompute, self.has_bias = rank, rescale, recompute, bias
         self._rescaling: Rescaling = rescaling(rescale)
-        self._filter = (kernel, kernel, channels)  # the order of the d numbers of a patch
+        self._patch = (kernel, kernel, channels)  # the order of the d numbers of a patch
         self._kept: tuple[Tensor, NormFactor] | None = None
-        size = channels * kernel**2
-        self.B = nn.Parameter(torch.empty(rank, size))
-        self.A = nn.Parameter(torch.empty(rank + bias, units, size))  # Â: the last row is the bias b
+        d = channels * kernel**2
+        self.B = nn.Parameter(torch.empty(rank, d))
+        self.A = nn.Parameter(torch.empty(rank + bias, units, d))  # Â: the last row is the bias b
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -64,7 +66,7 @@ class _DAU(nn.Module):
         return self.A[-1] if self.has_bias else None
 
     def norm_factor(self) -> NormFactor:
-        """What the norms need of A. Without gradients it is kept as long as A is the same, number by number."""
+        """What the norms need of A. Without gradients or tracing it is kept while A is the same in every number."""
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or not _has_numbers(self.A):
             return norm_factor(self.A, self._rescaling.order)
         if self._kept is None or not _same(self._kept[0], self.A):
@@ -82,58 +84,59 @@ class _DAU(nn.Module):
         arguments = (x.to(dtype), *(self.norm_factor() if factor is None else factor), padding)
         with torch.autocast(device, enabled=False):  # products in low precision, norms and sums never
             if self.recompute and torch.is_grad_enabled():
-                out, z, scale = checkpoint(self._units, *arguments, use_reentrant=False)
+                out, z, scale = checkpoint(self._compute, *arguments, use_reentrant=False)
             else:
-                out, z, scale = self._units(*arguments)
+                out, z, scale = self._compute(*arguments)
         return out, DynamicWeights(z, scale, x.shape)
 
-    def _units(self, x: Tensor, F: Tensor, size: Tensor, padding: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _compute(self, x: Tensor, F: Tensor, size: Tensor, padding: int) -> tuple[Tensor, Tensor, Tensor]:
         """The equations at the head of this file: the outputs w_jᵀp, and z and scale, of which the weights are made."""
         R, n, d = self.A.shape
         filters = self._filters(torch.cat([self.A.view(R * n, d), self.B]), x.dtype)
         products = convolution(x, filters, self.stride, padding)
         N, M, H, W = products.shape
-        products = products.permute(0, 2, 3, 1).reshape(-1, M).to(F.dtype)  # a view, in channels-last memory
+        products = products.permute(0, 2, 3, 1).reshape(-1, M).to(F.dtype)  # [P, M], a view in channels-last memory
         y, z = products.split([R * n, self.rank], 1)  # Âᵀp and B p
         y = y.unflatten(1, (R, n))
         if self.has_bias:
             z = torch.cat([z, torch.ones_like(z[:, :1])], 1)
-        unit = z.detach().abs().amax(1, keepdim=True).clamp(min=2.0**-100)
-        z = z / unit  # so that squares neither overflow nor vanish; Âz is now u / unit
+        largest = z.detach().abs().amax(1, keepdim=True).clamp(min=2.0**-100)  # a constant: no result depends on it
+        z = z / largest
 
-        v = (z @ F.flatten(1)).view(-1, *F.shape[1:])  # F_jᵀz, [P, m, n]
-        norm = v.abs().sum(1) if self._rescaling.order == 1 else v.square().sum(1)
-        some = norm > 0  # a zero weight stays zero, and has no direction to grow in
-        norm = torch.where(some, norm, 1.0)
-        norm = norm if self._rescaling.order == 1 else norm.sqrt()  # ‖u_j‖ / (unit size_j)
-        scale = torch.where(some, self._rescaling.factor(norm, unit * size), 0.0) / size
+        v = (z @ F.flatten(1)).view(-1, *F.shape[1:])  # F_jᵀz, [P, m, n], with F_j = L_j / s_j
+        power = v.abs().sum(1) if self._rescaling.order == 1 else v.square().sum(1)
+        some = power > 0  # a zero weight stays zero, and has no direction to grow in
+        power = torch.where(some, power, 1.0)  # since √ has no derivative at 0
+        norm = power if self._rescaling.order == 1 else power.sqrt()  # ‖u_j‖ / (largest s_j)
+        scale = torch.where(some, self._rescaling.scale(norm, largest * size), 0.0) / size
 
-        out = scale * (y * z.unsqueeze(2)).sum(1)  # scale_j u_jᵀp
+        out = scale * (y * z.unsqueeze(2)).sum(1)  # w_jᵀp
         return out.to(x.dtype).view(N, H, W, n).permute(0, 3, 1, 2), z, scale
 
     def _pull(self, rows: Tensor, weights: DynamicWeights) -> Tensor:
-        """Σ_j t_j w_j: rows t [N, n, H', W'] of a linear map behind this layer, pulled back before it, [N, C, H, W]."""
+        """Wᵀt: a row for each image over the output [N, n, H', W'] as one over the input, where overlaps add up."""
         z, scale, shape = weights
         N, n, H, W = rows.shape
         with torch.autocast(rows.device.type, enabled=False):
             t = rows.permute(0, 2, 3, 1).reshape(-1, n).to(scale.dtype) * scale
-            t = (z.unsqueeze(2) * t.unsqueeze(1)).view(N, H, W, -1).permute(0, 3, 1, 2)  # z_r t_j scale_j
+            t = (z.unsqueeze(2) * t.unsqueeze(1)).view(N, H, W, -1).permute(0, 3, 1, 2)  # z_i t_j scale_j
             # a stride may leave rows and columns at the end that no patch reached
-            rest = [shape[i] - (t.shape[i] - 1) * self.stride + 2 * self.padding - self._filter[0] for i in (2, 3)]
+            rest = [shape[i] - (t.shape[i] - 1) * self.stride + 2 * self.padding - self._patch[0] for i in (2, 3)]
             filters = self._filters(self.A.flatten(0, 1), t.dtype)
             return conv_transpose2d(t, filters, None, self.stride, self.padding, rest)
 
     def _filters(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
         """Rows of d numbers as the filters [·, C, k, k] of a convolution."""
-        return rows.to(dtype).view(-1, *self._filter).permute(0, 3, 1, 2)
+        return rows.to(dtype).view(-1, *self._patch).permute(0, 3, 1, 2)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_kept": None}  # a copy makes its own
 
 
 def _has_numbers(tensor: Tensor) -> bool:
-    """Not so of the stand-ins that tracing uses, and of what is made while it does."""
-    return tensor.device.type != "meta" and type(tensor) in (Tensor, nn.Parameter) and type(torch.empty(0)) is Tensor
+    """False of meta tensors, of fake ones and while a mode of them is on, and of what torch.func has wrapped."""
+    plain = type(tensor) in (Tensor, nn.Parameter) and type(torch.empty(0)) is Tensor
+    return plain and tensor.device.type != "meta" and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -146,8 +149,9 @@ class DAULinear(_DAU):
     Args:
         in_features: d, the numbers of a vector.
         out_features: n, the units.
-        rank: r, the rows of B that the units share: the weights lie in a space of that many dimensions, and b.
-        rescale: g as "sq" (‖w‖ < 1), "l2" or "l1" (‖w‖ = 1), or a function α of the norm, w = α(‖u‖) u.
+        rank: r, the rows of B, which the units share: u_j - b_j lies in the span of the r columns of A_j.
+        rescale: g as "sq" (‖w‖ < 1), "l2" or "l1" (‖w‖ = 1), or a function α of the
+            2-norm, w = α(‖u‖) u. Where u = 0, w = 0.
         bias: Whether there is a b.
         recompute: Compute again in the backward pass what would otherwise be kept for it.
 
@@ -195,11 +199,12 @@ class DAUConv2d(_DAU):
     Args:
         in_channels: C of the images.
         out_channels: n, the units, and so the channels of the output.
-        rank: r, the rows of B that the units share: the weights lie in a space of that many dimensions, and b.
+        rank: r, the rows of B, which the units share: u_j - b_j lies in the span of the r columns of A_j.
         kernel_size: k, the side of a patch.
         stride: Pixels from one patch to the next.
-        padding: Zeros around the image; (k - 1) / 2 if not given.
-        rescale: g as "sq" (‖w‖ < 1), "l2" or "l1" (‖w‖ = 1), or a function α of the norm, w = α(‖u‖) u.
+        padding: Zeros around the image; (k - 1) // 2 if not given.
+        rescale: g as "sq" (‖w‖ < 1), "l2" or "l1" (‖w‖ = 1), or a function α of the
+            2-norm, w = α(‖u‖) u. Where u = 0, w = 0.
         bias: Whether there is a b.
         recompute: Compute again in the backward pass what would otherwise be kept for it.
 
@@ -250,7 +255,8 @@ class DAUConv2d(_DAU):
     ) -> tuple[Tensor, DynamicWeights]:
         """The output [N, n, H', W'], and the linear map that made it of x.
 
-        factor: `norm_factor()`, if it is at hand. padding: another one than the layer's, for a piece cut out of a map.
+        factor: `norm_factor()`, if it is at hand. padding: another one than the layer's, for a piece cut out of a map;
+        such weights cannot be pulled through.
         """
         if x.ndim != 4 or x.shape[1] != self.in_channels:
             raise ValueError(f"input has shape {list(x.shape)}: it must be [N, {self.in_channels}, H, W]")

@@ -1,7 +1,7 @@
 """Rescalings g(u) = α(‖u‖) u of the unscaled weights (eq. 2), as factors of the norm, and what the norm is made of.
 
-Each rescaling takes a norm n > 0 and a size s > 0, which together stand for ‖u‖ = s·n, and gives s·α(s·n): the factor
-that turns u / s into g(u). Kept apart, neither n² nor ‖u‖² can overflow or vanish.
+Each rescaling takes a norm ν > 0 and a size s > 0, which together stand for ‖u‖ = s·ν, and gives s·α(s·ν): the scale
+that turns u / s into g(u). Kept apart, ‖u‖² is never formed.
 """
 
 from collections.abc import Callable
@@ -12,22 +12,25 @@ from torch import Tensor
 
 from ._support.messages import nearest
 
+Rescale = str | Callable[[Tensor], Tensor]
+
 
 def squash(norm: Tensor, size: Tensor) -> Tensor:
-    """SQ: α(‖u‖) = ‖u‖ / (1 + ‖u‖²), so ‖w‖ < 1.   s α(s n) = n / (n² + 1/s²)"""
+    """SQ: α(‖u‖) = ‖u‖ / (1 + ‖u‖²), so ‖w‖ < 1.   s α(s ν) = ν / (ν² + 1/s²)"""
+    # 1/s² may overflow; the weights are 0 then in any case
     inverse = size.square().reciprocal().clamp(max=torch.finfo(norm.dtype).max / 8)
     return norm / (norm * norm + inverse)
 
 
 def normalise(norm: Tensor, size: Tensor) -> Tensor:
-    """L2 and L1: α(‖u‖) = 1 / ‖u‖, so ‖w‖ = 1.   s α(s n) = 1 / n"""
+    """L2 and L1: α(‖u‖) = 1 / ‖u‖, so ‖w‖ = 1.   s α(s ν) = 1 / ν"""
     return norm.reciprocal()
 
 
 class Rescaling(NamedTuple):
     name: str
     order: int  # 2 or 1: which norm it depends on
-    factor: Callable[[Tensor, Tensor], Tensor]  # s·α(s·n) of n and s
+    scale: Callable[[Tensor, Tensor], Tensor]  # s·α(s·ν) of ν and s
 
 
 RESCALINGS = {
@@ -47,7 +50,7 @@ class _Function:
         return size * self.alpha(size * norm)
 
 
-def rescaling(rescale: str | Callable[[Tensor], Tensor]) -> Rescaling:
+def rescaling(rescale: Rescale) -> Rescaling:
     """A rescaling by its name, or from any function α of the (2-)norm, applied elementwise to a tensor."""
     if callable(rescale):
         probe = torch.tensor([0.5, 1.0, 2.0])
@@ -70,20 +73,20 @@ class NormFactor(NamedTuple):
 
 
 def norm_factor(A: Tensor, order: int = 2) -> NormFactor:
-    """For Â [R, n, d]; in float64, where there is one, since a Gram matrix squares what is nearly dependent in Â."""
-    wide = A if A.device.type == "mps" else A.double()
+    """For Â [R, n, d]; in float64, where there is one, since a Gram matrix squares the condition number of Â."""
     narrow = torch.promote_types(A.dtype, torch.float32)
-    columns = wide.transpose(0, 1)  # [n, R, d]
-    gram = columns @ columns.transpose(1, 2)  # [n, R, R]
+    wide = A.to(narrow) if A.device.type == "mps" else A.double()
+    transposed = wide.transpose(0, 1)  # Â_jᵀ, [n, R, d]
+    gram = transposed @ transposed.transpose(1, 2)  # [n, R, R]
     square = gram.detach().diagonal(dim1=1, dim2=2)
     largest = square.amax(1)  # s² [n]
     some = largest > 0
     largest = torch.where(some, largest, 1.0)
     size = largest.sqrt()
     if order == 1:
-        return NormFactor((columns / size[:, None, None]).permute(1, 2, 0).to(narrow), size.to(narrow))
-    # dependent or zero rows of Â leave Cholesky nothing to divide by: a shift below what narrow numbers resolve
+        return NormFactor((transposed / size[:, None, None]).permute(1, 2, 0).to(narrow), size.to(narrow))
+    # dependent or zero columns of Â_j leave Cholesky nothing to divide by: a shift of a few roundings of the matrix
     shift = 4 * len(A) * torch.finfo(wide.dtype).eps * torch.where(square > 0, square, largest[:, None])
-    factor, _ = torch.linalg.cholesky_ex((gram + torch.diag_embed(shift)) / largest[:, None, None])
-    factor = factor * some[:, None, None]
-    return NormFactor(factor.permute(1, 2, 0).to(narrow), size.to(narrow))
+    L, _ = torch.linalg.cholesky_ex((gram + torch.diag_embed(shift)) / largest[:, None, None])
+    L = L * some[:, None, None]
+    return NormFactor(L.permute(1, 2, 0).to(narrow), size.to(narrow))

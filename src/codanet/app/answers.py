@@ -15,18 +15,16 @@ from ..models.facts import facts
 from ..plot import card, colour_scale, heatmap, method_colours, overlay
 from ..plot import pictures as as_pictures
 from . import views
-from .session import TILE_SIDE, Gallery, Session, finds, pictures
+from .session import Gallery, Session, finds, pictures
 
 CARD_SIDE = 480  # pixels of each panel in the picture to take away
 
 
 def tile_views(gallery: Gallery, session: Session) -> tuple[str, str]:
     """The pictures to choose from; and the same for a multi-image, with their order."""
-    items = []
-    for each in pictures(gallery, session).values():
-        small = each.photos[session.model].copy()
-        small.thumbnail((TILE_SIDE, TILE_SIDE))
-        items.append(views.Tile(each.key, each.title, views.photo_uri(small)))
+    items = [
+        views.Tile(each.key, each.title, each.tiles[session.model]) for each in pictures(gallery, session).values()
+    ]
     order = {key: place + 1 for place, key in enumerate(session.mixed)}
     mixing = [views.Tile(item.key, item.title, item.uri, order.get(item.key)) for item in items]
     shown = session.shown[0] if len(session.shown) == 1 else None

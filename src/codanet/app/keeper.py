@@ -50,6 +50,8 @@ class Keeper:
     def __init__(self, page: Any, connections: Callable[[], set[Any]]) -> None:
         self.page, self.queue, self.connections = page, page._queue, connections
         self.push, self.queue.push = self.queue.push, self.joined
+        # Gradio sums up its last 10,000 events by pandas after each one, for a page of statistics that is not served
+        self.queue.ANALYTICS_MAX_EVENTS, self.queue.compute_analytics_summary = UNREAD, lambda records: {}
         self.silent: dict[int, tuple[int, float]] = {}  # sockets by id: bytes that are not taken, and since when
         self.gave_back = time.monotonic()
 

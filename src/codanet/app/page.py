@@ -245,17 +245,24 @@ def build(gallery: Gallery) -> Page:
     """The page, ready to be launched."""
     names = list(gallery.models)
     first = steps.open_model(gallery, Session(names[0]), names[0])
-    # a comparison puts hooks on its model, which must not see another visitor's forward pass
-    apart = Gallery({name: copy.deepcopy(model) for name, model in gallery.models.items()}, gallery.pictures)
     with Page(title="codanet", analytics_enabled=False, delete_cache=(600, HOUR)) as page:
         desk = Desk(gallery, first)
-        _wire(desk, gallery, apart)
+        _wire(desk, gallery)
     page.queue(max_size=40, default_concurrency_limit=1)
     return page
 
 
-def _wire(desk: Desk, gallery: Gallery, apart: Gallery) -> None:
-    """What the events do; each is given the session first."""
+def _apart(gallery: Gallery) -> Gallery:
+    """With models of its own, for a queue of its own: hooks must not see another visitor's forward pass."""
+    return Gallery({name: copy.deepcopy(model) for name, model in gallery.models.items()}, gallery.pictures)
+
+
+def _wire(desk: Desk, gallery: Gallery) -> None:
+    """What the events do; each is given the session first.
+
+    Multi-images and comparisons take several times as long as the rest, which does not wait for them.
+    """
+    comparing, mixing = _apart(gallery), _apart(gallery)
     session, visitors = desk.session, Visitors()
     shown = [session, desk.viewer, desk.bars, desk.region, desk.why, desk.versus, desk.comparison]
     whole = [*shown, desk.picker, desk.mixer, desk.cells, desk.about]
@@ -299,15 +306,15 @@ def _wire(desk: Desk, gallery: Gallery, apart: Gallery) -> None:
         return new, answers.tile_views(gallery, new)[1]
 
     def on_two(old: Session) -> Any:
-        new = steps.mix(gallery, old, 2)
-        return opened(new, answers.found_classes(gallery, new))
+        new = steps.mix(mixing, old, 2)
+        return opened(new, answers.found_classes(mixing, new))
 
     def on_three(old: Session) -> Any:
-        new = steps.mix(gallery, old, 3)
-        return opened(new, answers.found_classes(gallery, new))
+        new = steps.mix(mixing, old, 3)
+        return opened(new, answers.found_classes(mixing, new))
 
     def on_compare(old: Session, methods: list[str]) -> Iterator[str]:
-        yield from answers.compared(apart, old, methods)
+        yield from answers.compared(comparing, old, methods)
 
     def on_numbers(old: Session) -> Any:
         return answers.numbers_file(gallery, old)
@@ -323,8 +330,8 @@ def _wire(desk: Desk, gallery: Gallery, apart: Gallery) -> None:
     listen(desk.versus.input, on_versus, [session, desk.versus], shown, desk.viewer)
     listen(desk.viewer.select, on_box, [session], [session, desk.viewer, desk.region], desk.region)
     listen(desk.mixer.select, on_mix, [session], [session, desk.mixer], mode="multiple")
-    listen(desk.two.click, on_two, [session], whole, desk.cells)
-    listen(desk.three.click, on_three, [session], whole, desk.cells)
+    listen(desk.two.click, on_two, [session], whole, desk.cells, queue="mix")
+    listen(desk.three.click, on_three, [session], whole, desk.cells, queue="mix")
     listen(desk.compare.click, on_compare, [session, desk.methods], [desk.comparison], mode="once", queue="compare")
     listen(desk.save_picture.click, answers.picture_file, [session, desk.fade], [desk.saver], mode="multiple")
     listen(desk.save_numbers.click, on_numbers, [session], [desk.saver], mode="multiple")

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+import torch
 from PIL import Image
 from torch import Tensor
 
@@ -32,6 +33,7 @@ class Picture:
     title: str
     photos: Mapping[str, Image.Image]  # by model: what it sees of the picture, with more pixels
     images: Mapping[str, Tensor]  # by model: [C, H, W], as `read_image` gives them
+    tiles: Mapping[str, str]  # by model: the photo small, as a data URI; made once, for every answer shows it
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,20 @@ class Gallery:
 
 def seen_by(key: str, title: str, image: Image.Image, models: Mapping[str, CoDANet]) -> Picture:
     images = {name: fitted(image, model) for name, model in models.items()}
-    by_aspect: dict[Fraction, Image.Image] = {}
-    photos = {}
+    by_aspect: dict[Fraction, tuple[Image.Image, str]] = {}
+    photos, tiles = {}, {}
     for name, model in models.items():
-        aspect = Fraction(*size_for(model))
-        photos[name] = by_aspect.setdefault(aspect, cropped(image, model))
-    return Picture(key, title, photos, images)
+        if (aspect := Fraction(*size_for(model))) not in by_aspect:
+            photo = cropped(image, model)
+            by_aspect[aspect] = photo, _tile(photo)
+        photos[name], tiles[name] = by_aspect[aspect]
+    return Picture(key, title, photos, images, tiles)
+
+
+def _tile(photo: Image.Image) -> str:
+    small = photo.copy()
+    small.thumbnail((TILE_SIDE, TILE_SIDE))
+    return views.photo_uri(small)
 
 
 def fitted(image: Image.Image, model: CoDANet) -> Tensor:
@@ -225,9 +235,8 @@ def _mosaic(photos: list[Image.Image], n: int, model: CoDANet) -> Image.Image:
 def finds(gallery: Gallery, session: Session) -> list[tuple[int, Box, float]]:
     """Of every picture of a multi-image: its own class, its cell, and the share of the evidence for it in the cell."""
     known, model, reading = pictures(gallery, session), gallery.models[session.model], session.read
-    found = []
-    for place, key in enumerate(session.shown):
-        alone = model.explain(known[key].images[session.model][None].to(model.device, model.dtype))
-        target, box = int(alone.targets[0]), cell(reading, session.cells, place)
-        found.append((target, box, share(reading, target, box)))
-    return found
+    images = torch.stack([known[key].images[session.model] for key in session.shown])
+    with torch.no_grad():
+        targets = model(images.to(model.device, model.dtype)).argmax(1).tolist()
+    boxes = [cell(reading, session.cells, place) for place in range(len(targets))]
+    return [(target, box, share(reading, target, box)) for target, box in zip(targets, boxes, strict=True)]

@@ -75,26 +75,31 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(command: str, rest: list[str], came: list[int]) -> int:
-    stopped = f"codanet: stopped{RESUMED.get(command, '')}"
     try:
         with optional():
             code = import_module(COMMANDS[command], __name__).main(rest) or 0
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        print(stopped, file=sys.stderr)
-        return 130
+        return _stopped(command)
     except BrokenPipeError:  # the reader of our output, `head` for example, has closed it
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (closed by Python's end)
         return 0
     except Exception as error:
         if came:
-            print(stopped, file=sys.stderr)
-            return 130
+            return _stopped(command)
         if not isinstance(error, ValueError | OSError):
             raise
         print(f"codanet: {plain(_sentence(error))}", file=sys.stderr)
         return 2
+
+
+def _stopped(command: str) -> int:
+    # An interrupt that came out of code given as text, as dataclasses are made, is noted by Python as one that nobody
+    # caught, and would end the process by the signal; text that ends well takes the note back.
+    exec("")
+    print(f"codanet: stopped{RESUMED.get(command, '')}", file=sys.stderr)
+    return 130
 
 
 def _sentence(error: ValueError | OSError) -> str:
