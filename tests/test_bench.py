@@ -13,7 +13,7 @@ from torch import nn
 
 from codanet.benchmarks import algorithm1
 from codanet.benchmarks import bench as module
-from codanet.benchmarks.bench import bench, in_own_process
+from codanet.benchmarks.bench import bench, in_own_process, in_turns
 from codanet.benchmarks.measurement import build, measure, runner
 from codanet.benchmarks.products import record, replay
 from codanet.benchmarks.published import PublishedConv2d, PublishedNet
@@ -29,7 +29,7 @@ MAKERS = {"codanet", "compiled", "products", "algorithm1", "published"}
 def one_process(monkeypatch):
     """Measure here: a new interpreter each takes seconds, and one test below starts a real one."""
     threads = torch.get_num_threads()
-    monkeypatch.setattr(module, "in_own_process", lambda job, environment, before: measure(job))
+    monkeypatch.setattr(module, "in_turns", lambda jobs, environment, before: [measure(job) for job in jobs])
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)  # tracing a ResNet-56 takes long
     monkeypatch.setattr(module, "can_export", lambda: False)
     with torch.random.fork_rng():
@@ -51,7 +51,7 @@ def test_quick_gives_a_table_and_json(one_process, tmp_path, capsys):
         **{("resnet56", what): {"codanet", "compiled"} for what in ("forward", "step")},
         **{("nano_coda", what): MAKERS for what in ("forward", "explain", "step")},
         ("nano_coda", "memory"): MAKERS - {"products"},
-        ("nano_coda", "alone"): {"codanet", "compiled"},
+        ("nano_coda", "alone"): {"codanet", "compiled", "products"},
         ("nano_coda", "lambda_step"): {"codanet"},
     }
     for row in result["results"]:
@@ -80,13 +80,13 @@ def pretend(monkeypatch, seconds, calls=None):
     """Measurements that take what they are told to."""
     monkeypatch.setattr(module, "can_export", lambda: True)
 
-    def answer(job, environment, before):
+    def answer(job, before):
         if calls is not None:
             calls.append((job["model"], job["what"], job["by"], job["batch"], before))
         value = seconds.get((job["what"], job["by"]), 1.0)
         return {"operations": [], "values": [value] * job["repeats"], "first": 31.0 if job["by"] == "compiled" else 1.0}
 
-    monkeypatch.setattr(module, "in_own_process", answer)
+    monkeypatch.setattr(module, "in_turns", lambda jobs, environment, before: [answer(job, before) for job in jobs])
 
 
 @pytest.fixture
@@ -115,7 +115,6 @@ def test_rounds_and_repeats_add_up(monkeypatch, capsys, older):
     assert counts["memory", "codanet"] == 4  # in the first round alone
     assert {batch for _, what, _, batch, _ in calls if what == "alone"} == {1}
     assert {before for _, _, by, _, before in calls if by == "before"} == {older}
-    assert {before for _, _, by, _, before in calls if by != "before"} == {None}
     both = [call for call in calls[:-3] if call[1] != "memory"]  # agreement and profile come once, after the rounds
     assert both[: len(both) // 2] == both[len(both) // 2 :][::-1]
 
@@ -153,13 +152,14 @@ class TestProducts:
         assert self.flops(products) == 2 * (2 * 4 * 6 * 5)  # Wx + b, and the gradient of W
 
     def test_the_products_of_a_step_are_recorded(self):
-        """Of each layer a convolution and its backward pass, the norms' product and its two, the Gram matrix's."""
+        """Of each layer a convolution, what it gives back to filters and (but for the first) to its input, the norms'
+        product and its two, the Gram matrix's."""
         model = build("nano_coda", "codanet")
         products = record(runner(model, "step", torch.rand(4, 3, 8, 8)))
         names = [product.function.overloadpacket.__name__ for product in products]
         depth = len(model.layers)
-        assert names.count("convolution") == names.count("convolution_backward") == depth
-        assert names.count("mm") == 3 * depth
+        assert (names.count("convolution"), names.count("convolution_backward")) == (depth, depth - 1)
+        assert names.count("mm") == (1 + 3) * depth
         assert names.count("bmm") >= 2 * depth
         replay(products)()
 
@@ -242,6 +242,16 @@ def test_a_measurement_runs_in_a_process_of_its_own():
     assert peak > 4 * 16**2 * layers[0].A[0].numel() * 4
 
 
+def test_measurements_take_turns(older):
+    """One process by this version and one by another, which are timed alternately."""
+    jobs = [JOB | {"what": "forward", "by": by, "repeats": 3} for by in ("codanet", "before")]
+    ours, others = in_turns(jobs, None, older)
+    assert len(ours["values"]) == len(others["values"]) == 3
+    assert min(ours["values"]) > max(others["values"])  # whose model hands its input on
+    turns = sorted([(at, "ours") for at in ours["at"]] + [(at, "theirs") for at in others["at"]])
+    assert [who for _, who in turns] == ["ours", "theirs"] * 3
+
+
 def test_another_version_is_measured_where_it_is(older):
     answer = in_own_process(JOB | {"what": "forward", "by": "before"}, None, older)
     assert answer["values"][0] > 0  # by a model that only the other version has
@@ -274,7 +284,7 @@ def test_an_exported_network_is_measured(monkeypatch, tmp_path):
     monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
     answer = measure(JOB | {"what": "explain", "by": "onnxruntime"})
     assert len(answer["values"]) == 1
-    assert runs == [{"image": (4, 3, 16, 16), "target": (4,)}] * 2
+    assert runs == [{"image": (4, 3, 16, 16), "target": (4,)}] * 3  # first, to warm up, and timed
 
 
 @pytest.mark.parametrize("what", ["step", "alone"])
@@ -310,13 +320,13 @@ def test_a_network_is_compiled_by_the_backend_asked_for(monkeypatch):
     ],
 )
 def test_wrong_settings_are_refused_before_any_work(monkeypatch, wrong, says):
-    monkeypatch.setattr(module, "in_own_process", lambda *job: pytest.fail("measured"))
+    monkeypatch.setattr(module, "in_turns", lambda *jobs: pytest.fail("measured"))
     with pytest.raises(ValueError, match=says):
         bench(**TINY | wrong)
 
 
 def test_wrong_outputs_are_refused_before_any_work(monkeypatch, tmp_path):
-    monkeypatch.setattr(module, "in_own_process", lambda *job: pytest.fail("measured"))
+    monkeypatch.setattr(module, "in_turns", lambda *jobs: pytest.fail("measured"))
     for output in (tmp_path / "missing" / "bench.json", tmp_path / "bench.txt", tmp_path):
         with pytest.raises(ValueError, match=r"must be a \.json file in an existing directory"):
             bench(**TINY, output=output)

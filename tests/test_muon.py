@@ -61,3 +61,15 @@ def test_trains_and_resumes():
     again.load_state_dict(state)
     step(again)
     assert torch.equal(model.layers[0].A.detach(), after)
+
+
+def test_a_state_from_before_there_was_adam_goes_on():
+    parameter, other = (torch.nn.Parameter(torch.ones(2, 3)) for _ in range(2))
+    optimisers = Muon([parameter], 0.1), Muon([other], 0.1)
+    older = optimisers[0].state_dict()
+    del older["param_groups"][0]["adam"]
+    optimisers[1].load_state_dict(older)
+    for one, optimiser in zip((parameter, other), optimisers, strict=True):
+        one.grad = torch.arange(6.0).view(2, 3)
+        optimiser.step()
+    assert torch.equal(parameter, other)

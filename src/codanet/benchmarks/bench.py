@@ -1,7 +1,7 @@
 """Speed and memory of codanet, eager and compiled, beside other forms of the same networks and a ResNet-56.
 
-Every measurement has a process of its own and they take turns, so that noise of the machine meets all; ratios are
-between medians.
+Every measurement has a process of its own. Those that are compared are all made ready first and then take turns, one
+timing each, so that noise of the machine meets all alike; ratios are between medians.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,10 @@ from .._support.files import replacing
 from .._support.version import __version__
 from ..models.zoo import create_model, list_models
 from . import measurement
-from .measurement import ONNX, PRODUCTS, Job, can_export
+from .measurement import ONNX, PLAIN, PRODUCTS, TURN, Job, can_export
 from .table import markdown
 
 MODELS = ("s_coda", "s_coda_r1_2", "s_coda_r1_4", "s_coda_r1_8")
-PLAIN = ("algorithm1", "published")
 QUICK_BACKEND = "aot_eager"  # traces and splits, but writes no C++
 Key = tuple[str, str, str]  # model, what, by
 
@@ -70,29 +70,29 @@ def bench(
     with tempfile.TemporaryDirectory() as cache:  # compiled in the first round, taken from torch's cache in the others
         environment = {"TORCHINDUCTOR_CACHE_DIR": cache}
 
-        def values(job: Job) -> Job:
-            return in_own_process(job, environment, before if job["by"] == "before" else None)
-
         for turn in range(rounds):
             # Every other round backwards, so that nobody is always the first. Memory does not vary: once.
             turns = [job for job in jobs if turn == 0 or job["what"] != "memory"]
-            for number, job in enumerate(turns if turn % 2 == 0 else turns[::-1], 1):
-                key = job["model"], job["what"], job["by"]
-                print(f"round {turn + 1}/{rounds}, {number}/{len(turns)}: {' '.join(key)}", file=sys.stderr, flush=True)
-                answer = values(job)
-                measured.setdefault(key, []).extend(answer["values"])
-                if "first" in answer:
-                    first.setdefault(key, []).append(answer["first"])
+            turns = turns if turn % 2 == 0 else turns[::-1]
+            groups = [list(group) for _, group in groupby(turns, lambda job: (job["model"], job["what"]))]
+            for number, group in enumerate(groups, 1):
+                name = f"{group[0]['model']} {group[0]['what']}"
+                print(f"round {turn + 1}/{rounds}, {number}/{len(groups)}: {name}", file=sys.stderr, flush=True)
+                for job, answer in zip(group, in_turns(group, environment, before), strict=True):
+                    key = job["model"], job["what"], job["by"]
+                    measured.setdefault(key, []).extend(answer["values"])
+                    if "first" in answer:
+                        first.setdefault(key, []).append(answer["first"])
         once = {"batch": batch, "size": size, "threads": threads, "repeats": 1, "backend": settings["backend"]}
         agreement = {
             name: {
-                by: values(once | {"model": name, "what": "agreement", "by": by})["values"][0]
+                by: in_own_process(once | {"model": name, "what": "agreement", "by": by}, environment)["values"][0]
                 for by in ("codanet", "compiled")
             }
             for name in models
         }
         profile = {
-            name: values(once | {"model": name, "what": "profile", "by": "codanet"})["operations"]
+            name: in_own_process(once | {"model": name, "what": "profile", "by": "codanet"}, environment)["operations"]
             for name in dict.fromkeys((models[0], models[-1]))
         }
 
@@ -148,7 +148,7 @@ def _jobs(settings: dict[str, Any]) -> list[Job]:
     by_what = {
         "forward": (*ours, PRODUCTS, *PLAIN),
         "explain": (*ours, *onnx, PRODUCTS, *PLAIN),
-        "alone": (*ours, *onnx),
+        "alone": (*ours, *onnx, PRODUCTS),
         "step": (*ours, PRODUCTS, *PLAIN),
         "lambda_step": ("codanet",),
         "memory": (*ours, *PLAIN),
@@ -169,16 +169,52 @@ def _extent(job: Job, settings: dict[str, Any]) -> Job:
 
 
 def in_own_process(job: Job, environment: dict[str, str] | None = None, before: Path | None = None) -> Job:
-    """`measure` in a new interpreter; with `before`, of the package in that folder."""
+    """`measure` in a new interpreter; a job by "before", of the package in that folder."""
+    return in_turns([job], environment, before)[0]
+
+
+def in_turns(jobs: list[Job], environment: dict[str, str] | None = None, before: Path | None = None) -> list[Job]:
+    """`measure` in a new interpreter each, one timing at a time: a process that waits for its turn prints "turn"."""
+    processes = []
+    try:
+        for job in jobs:  # made ready one by one
+            process = _start(job, environment, before if job["by"] == "before" else None)
+            processes.append((job, process, _answer(job, process)))
+        while any(answer == TURN for *_, answer in processes):
+            for i, (job, process, answer) in enumerate(processes):
+                if answer == TURN and process.stdin is not None:
+                    process.stdin.write("\n")
+                    process.stdin.flush()
+                    processes[i] = job, process, _answer(job, process)
+    finally:
+        for _, process, _ in processes:
+            process.kill()
+            process.communicate()
+    return [json.loads(answer) for *_, answer in processes]
+
+
+def _start(job: Job, environment: dict[str, str] | None, before: Path | None) -> subprocess.Popen[str]:
     package = Path(__file__).parents[2] if before is None else before
     path = os.pathsep.join([str(package), *filter(None, [os.environ.get("PYTHONPATH")])])
     variables = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": str(job["threads"])} | (environment or {})
-    command = [sys.executable, measurement.__file__, json.dumps(job)]
-    done = subprocess.run(command, check=False, env=variables, capture_output=True, text=True)
-    if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise RuntimeError(f"measuring {job['what']} of {job['model']} by {job['by']} failed: {reason}")
-    return json.loads(done.stdout.splitlines()[-1])
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+    errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (the process holds it; a pipe that nobody reads would fill up)
+    process = subprocess.Popen(
+        [sys.executable, measurement.__file__, json.dumps(job)], env=variables, stderr=errors, text=True, **pipes
+    )
+    process.errors = errors  # type: ignore[attr-defined]
+    return process
+
+
+def _answer(job: Job, process: subprocess.Popen[str]) -> str:
+    """The next line: TURN, or the answer."""
+    assert process.stdout is not None
+    if line := process.stdout.readline().strip():
+        return line
+    errors = process.errors  # type: ignore[attr-defined]
+    errors.seek(0)
+    reason = (errors.read().strip().splitlines() or [f"exit code {process.wait()}"])[-1]
+    raise RuntimeError(f"measuring {job['what']} of {job['model']} by {job['by']} failed: {reason}")
 
 
 def _results(measured: dict[Key, list[float]]) -> list[Job]:

@@ -1,4 +1,4 @@
-"""One measurement, in a process of its own: a job as JSON in, its values as JSON out.
+"""One measurement, in a process of its own: a job as JSON in, its values as JSON out, timed when it is its turn.
 
 Of codanet's networks it uses what every version has, `create_model`, `model(x)` and `model.explain`, so that it also
 measures another version that comes first on the path.
@@ -25,14 +25,16 @@ from torch import Tensor, nn
 import codanet
 
 CLASSES = 10
+PLAIN = ("algorithm1", "published")  # forms that make all weights
+TURN = "turn"  # said by a process that waits for its turn
 PRODUCTS = "products"  # the matrix products of codanet's work alone
 ONNX = "onnxruntime"
 Job = dict[str, Any]
 Run = Callable[[], Any]
 
 
-def measure(job: Job) -> Job:
-    """The values of one job: {model, what, by, batch, size, threads, repeats, backend}."""
+def measure(job: Job, wait: Run = lambda: None) -> Job:
+    """The values of one job: {model, what, by, batch, size, threads, repeats, backend}; `wait` comes before each."""
     torch.set_num_threads(job["threads"])
     torch.manual_seed(0)
     what, by = job["what"], job["by"]
@@ -51,7 +53,14 @@ def measure(job: Job) -> Job:
 
         run = replay(record(run))
         run()
-    return {"values": [_seconds(run) for _ in range(job["repeats"])], "first": first}
+    values, at = [], []
+    for _ in range(job["repeats"]):
+        wait()
+        at.append(time.time())
+        if by not in PLAIN:  # whose weights are larger than any cache
+            run()
+        values.append(_seconds(run))
+    return {"values": values, "at": at, "first": first}
 
 
 def build(name: str, by: str, backend: str = "inductor") -> nn.Module:
@@ -62,7 +71,7 @@ def build(name: str, by: str, backend: str = "inductor") -> nn.Module:
         model = resnet56(CLASSES)
     else:
         model = codanet.create_model(name, num_classes=CLASSES)
-    if by in ("algorithm1", "published"):
+    if by in PLAIN:
         from codanet.benchmarks.algorithm1 import Algorithm1Net
         from codanet.benchmarks.published import PublishedNet
 
@@ -176,4 +185,9 @@ def _max_rss(_: str) -> int:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(json.loads(sys.argv[1]))))
+
+    def turn() -> None:
+        print(TURN, flush=True)
+        sys.stdin.readline()
+
+    print(json.dumps(measure(json.loads(sys.argv[1]), turn)), flush=True)

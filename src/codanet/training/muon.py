@@ -44,6 +44,11 @@ class Muon(Optimizer):
     ):
         super().__init__(parameters, {"lr": learning_rate, "momentum": momentum, "adam": False})
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            group.setdefault("adam", False)  # checkpoints from before there was Adam
+
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         loss = None
