@@ -17,6 +17,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what 
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # gw0, gw1, …: each has a thread, and ports, of its own
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ["GRADIO_SERVER_PORT"] = str(7860 + 100 * (1 + int(worker.removeprefix("gw"))))
+    for name in [name for name in os.environ if name.startswith("MALLOC_")]:
+        del os.environ[name]  # the Makefile's, for this process: programs it starts keep memory as a user's would
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 2)))
 

@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 import signal
-import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -17,6 +16,7 @@ from codanet.app import session, start
 from codanet.app.gate import HEADERS, Gate
 from codanet.models.network import Layer
 from colours import colour_model
+from processes import COMMAND, Forked
 
 
 def asked(method: str, path: str, body: bytes = b"", length: str | None = None) -> tuple[int, dict[str, str]]:
@@ -163,20 +163,13 @@ def test_a_port_that_is_taken(served):
 def test_the_command(tmp_path):
     """Served until Ctrl-C, then gone without a traceback."""
     codanet.save(colour_model(), tmp_path / "colours.safetensors")
-    words = [sys.executable, "-m", "codanet", "demo", "colours.safetensors"]
-    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        line = process.stdout.readline()
-        try:
-            address = re.search(r"http://127\.0\.0\.1:\d+", line)
-            assert address, line + process.stderr.read()
-            with urllib.request.urlopen(address[0], timeout=30) as answer:
-                assert b"codanet" in answer.read()
-        finally:
-            process.send_signal(signal.SIGINT)
-            try:
-                out, err = process.communicate(timeout=60)
-            finally:
-                process.kill()  # else leaving the block would wait for a server that did not hear
+    with Forked(COMMAND, "demo", "colours.safetensors", cwd=tmp_path) as process:
+        address = re.search(r"http://127\.0\.0\.1:\d+", process.first_line())
+        assert address, process.said()
+        with urllib.request.urlopen(address[0], timeout=30) as answer:
+            assert b"codanet" in answer.read()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "Ended." in out
     assert "Traceback" not in err

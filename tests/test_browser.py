@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 import codanet
-from chromium import until
+from chromium import until, visits
 from codanet import CoDANet
 from codanet.app import start
 from codanet.models.network import Layer
@@ -20,8 +20,6 @@ from colours import colour_model, halves
 from visitors import BAD, SOURCES
 
 pytestmark = pytest.mark.browser
-
-PATIENCE = 60_000  # milliseconds; what is waited for usually takes some hundred
 
 
 @pytest.fixture(scope="module")
@@ -35,28 +33,8 @@ def served():
 
 @pytest.fixture
 def visit(browser, served):
-    """A fresh visitor; whatever the page asks of other hosts, and every error of its scripts, is collected."""
-    contexts, outside, errors = [], [], []
-
-    def visited(**options):
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(PATIENCE)
-        page.on(
-            "request",
-            lambda r: None if r.url.startswith((served.local_url, "data:", "blob:")) else outside.append(r.url),
-        )
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(served.local_url)
-        page.wait_for_selector(".stage")
-        return page
-
-    yield visited
-    for context in contexts:
-        context.close()
-    assert outside == []
-    assert errors == []
+    with visits(browser, served.local_url, ".stage", (served.local_url, "data:", "blob:")) as visit:
+        yield visit
 
 
 @pytest.fixture
@@ -143,6 +121,49 @@ def expect_the_box_to_stay_move_and_go(page) -> None:
     assert not page.locator(".stage .box").is_visible()
 
 
+def expect_what_is_dropped_or_pasted_to_be_read(page) -> None:
+    for name, colour, expected in (("drop", "lime", "green"), ("paste", "blue", "blue")):
+        page.evaluate(
+            """([name, bytes]) => {
+                const data = new DataTransfer();
+                data.items.add(new File([new Uint8Array(bytes)], "a.png", { type: "image/png" }));
+                const options = { bubbles: true, cancelable: true };
+                const event = name === "drop" ? new DragEvent("drop", { ...options, dataTransfer: data })
+                                              : new ClipboardEvent("paste", { ...options, clipboardData: data });
+                document.body.dispatchEvent(event);
+            }""",
+            [name, list(png(Image.new("RGB", (20, 20), colour)))],
+        )
+        expect_verdict(page, expected)
+
+
+def expect_dark_and_light(visit) -> None:
+    lightness = "() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).map(Number)"
+    assert max(visit(color_scheme="dark").evaluate(lightness)) < 60
+    assert min(visit(color_scheme="light").evaluate(lightness)) > 230
+
+
+def expect_to_fit(page, width: int, *parts: str) -> None:
+    """Each of these parts of a page lies within its width."""
+    for part in parts:
+        box = page.locator(part).first.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+
+
+def expect_a_multi_image_of_three(page) -> None:
+    """Blue, green, red, the newest first, and the fourth cell left over, once they are there to choose from."""
+    for place in (0, 1, 2):
+        page.locator("#mixer .tile").nth(place).click()
+        page.wait_for_selector(f"#mixer .order:has-text('{place + 1}')")
+    page.locator("#two").click()
+    until(page, "document.querySelectorAll('#cells figure').length === 4")
+    captions = page.locator("#cells figcaption").all_inner_texts()
+    assert [caption.split("\n")[0] for caption in captions[:3]] == ["blue", "green", "red"]
+    assert page.locator(".stage").get_attribute("data-width") == "32"
+    assert verdict(page) == "4 pictures"
+
+
 def test_upload_predict_and_choose_another_class(page):
     upload(page, Image.new("RGB", (64, 64), "blue"), "blue")
     upload(page, halves(160, "red", "lime"), "red")
@@ -216,15 +237,7 @@ def test_multi_image(page):
     for colour, name in (("red", "red"), ("lime", "green"), ("blue", "blue")):
         upload(page, Image.new("RGB", (32, 32), colour), name)
     page.get_by_role("tab", name="Multi-image").click()
-    for place in (0, 1, 2):  # blue, green, red: the newest first
-        page.locator("#mixer .tile").nth(place).click()
-        page.wait_for_selector(f"#mixer .order:has-text('{place + 1}')")
-    page.locator("#two").click()
-    page.wait_for_function("document.querySelectorAll('#cells figure').length === 4")
-    captions = page.locator("#cells figcaption").all_inner_texts()
-    assert [caption.split("\n")[0] for caption in captions[:3]] == ["blue", "green", "red"]
-    assert page.locator(".stage").get_attribute("data-width") == "32"
-    assert verdict(page) == "4 pictures"
+    expect_a_multi_image_of_three(page)
     drag(page, (0.02, 0.02), (0.48, 0.48))
     assert rows(page)["blue"][0] > 0  # the cell of the blue picture
     page.locator("#picker .tile").nth(1).click()  # back to a single one
@@ -289,21 +302,7 @@ def test_odd_files_are_read(page, served):
 
 
 def test_dropped_and_pasted(page):
-    for name, colour in (("drop", "lime"), ("paste", "blue")):
-        content = list(png(Image.new("RGB", (20, 20), colour)))
-        page.evaluate(
-            """([name, bytes]) => {
-                const data = new DataTransfer();
-                data.items.add(new File([new Uint8Array(bytes)], "a.png", { type: "image/png" }));
-                const options = { bubbles: true, cancelable: true };
-                const event = name === "drop" ? new DragEvent("drop", { ...options, dataTransfer: data })
-                                              : new ClipboardEvent("paste", { ...options, clipboardData: data });
-                document.body.dispatchEvent(event);
-            }""",
-            [name, content],
-        )
-        expected = {"lime": "green", "blue": "blue"}[colour]
-        page.wait_for_function(f"document.querySelector('.verdict strong').textContent === '{expected}'")
+    expect_what_is_dropped_or_pasted_to_be_read(page)
 
 
 def test_two_visitors_do_not_see_each_other(visit):
@@ -336,16 +335,11 @@ def test_on_a_phone(visit):
     finger("touchEnd")
     assert rows(page)["red"][0] > 0
     assert "8 × 16 pixels" in page.locator("#region").inner_text()
-    for name in ("#picker", "#viewer", "#bars", "#region", ".sentence"):
-        box = page.locator(name).first.bounding_box()
-        assert box["x"] >= 0
-        assert box["x"] + box["width"] <= 390
+    expect_to_fit(page, 390, "#picker", "#viewer", "#bars", "#region", ".sentence")
 
 
 def test_dark_and_light(visit):
-    lightness = "() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).map(Number)"
-    assert max(visit(color_scheme="dark").evaluate(lightness)) < 60
-    assert min(visit(color_scheme="light").evaluate(lightness)) > 230
+    expect_dark_and_light(visit)
 
 
 def test_nothing_is_written_to_disk(page):

@@ -4,8 +4,6 @@ import errno
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from codanet._support.locks import Busy
 from codanet.cli import main
 from codanet.evaluation.records import LINES, Records
 from codanet.models.network import CoDANet, Layer
+from processes import COMMAND, Forked
 
 SETTINGS = {"models": {"m": "1"}, "seed": 0}
 METHODS = ["--methods", "contributions,ixg"]
@@ -38,10 +37,9 @@ def numbers(folder: Path) -> list[dict]:
     return [{key: value for key, value in row.items() if key != "seconds_per_map"} for row in rows]
 
 
-def started(weights, folder, rank, size, *more) -> subprocess.Popen:
-    environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(size), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "codanet", "evaluate", str(weights), *ASKED, "-o", str(folder), *more]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def started(weights, folder, rank, size, *more) -> Forked:
+    environment = {"RANK": str(rank), "WORLD_SIZE": str(size)}
+    return Forked(COMMAND, "evaluate", weights, *ASKED, "-o", folder, *more, env=environment)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +71,7 @@ def test_a_killed_worker_changes_nothing(weights, alone, tmp_path, monkeypatch):
     first = started(weights, tmp_path, 1, 2)
     own = tmp_path / "records-1.jsonl"
     while not own.exists() or not own.stat().st_size:
-        assert first.poll() is None, first.stderr.read()
+        assert first.poll() is None, first.said()
         time.sleep(0.01)
     first.send_signal(signal.SIGKILL)
     first.communicate()
@@ -117,15 +115,15 @@ def test_a_claim_ends_with_its_process(tmp_path):
         "with crew_in(Path(sys.argv[1]), 'it', Place(1, 2)) as crew, crew.claim(('a', 3)) as mine:\n"
         "    print(mine, flush=True); time.sleep(60)"
     )
-    other = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    assert other.stdout.readline() == "True\n"
+    other = Forked(code, tmp_path)
+    assert other.first_line() == "True\n"
     with crew_in(tmp_path, "it", Place(0, 2)) as here:
         with here.claim(("a", 3)) as mine:
             assert not mine
         with here.claim(("a", 4)) as mine:
             assert mine
-        other.kill()
-        other.wait()
+        other.send_signal(signal.SIGKILL)
+        other.communicate()
         with here.claim(("a", 3)) as mine:
             assert mine
 

@@ -29,6 +29,15 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("figures")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def fewer_epochs():
+    """Four of the quick setting's six show the same."""
+    recipe, quick, full = ablation.BASES["digits"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(ablation.BASES, "digits", (recipe, quick | {"epochs": 4}, full))
+        yield
+
+
 @pytest.fixture(scope="module")
 def numbers(folder):
     """Runs an experiment in its quick setting, once, as from the command line; networks are shared between them."""

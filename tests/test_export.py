@@ -15,12 +15,13 @@ import pytest
 import torch
 
 import codanet
-from codanet import CoDANet, Layer, create_model
+from codanet import CoDANet, Layer
 from codanet.cli import main
 from codanet.data.examples import photographs
 from codanet.export import Differences, write
 from codanet.export.digest import LENGTH
 from codanet.models.architectures import ARCHITECTURES
+from networks import of_kind
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -60,10 +61,19 @@ def test_the_file_says_what_the_model_says(tmp_path, rescale, bias, channels):
 
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES))
 def test_every_registered_network(tmp_path, name):
-    side = 24 if ARCHITECTURES[name].layers[0].kernel_size > 3 else 16
-    made = codanet.export(create_model(name, image_size=side), tmp_path / f"{name}.onnx")
+    side = 24 if ARCHITECTURES[name].layers[0].stride == 3 else 12
+    made = codanet.export(of_kind(name, image_size=side), tmp_path / f"{name}.onnx")
     assert made.differences.small
     onnx.checker.check_model(str(made.path), full_check=True)
+
+
+def test_a_layer_as_wide_as_any(tmp_path):
+    """As many inputs and as high a rank as a registered network has, so that as many numbers are summed up."""
+    layers = [layer for known in ARCHITECTURES.values() for layer in known.layers]
+    widest = Layer(units=4, rank=max(layer.rank for layer in layers), stride=2)
+    before = Layer(units=max(layer.units for layer in layers if layer.kernel_size == 3), rank=4)
+    made = codanet.export(CoDANet([before, widest], image_size=12, temperature=1.0), tmp_path / "wide.onnx")
+    assert made.differences.small
 
 
 def test_the_shipped_model_on_photographs(tmp_path):
@@ -195,7 +205,8 @@ def test_a_full_disk(tmp_path, monkeypatch):
 
 
 def test_torch_export_without_codanet(tmp_path):
-    model = tiny(class_names=tuple("abcd"))
+    layers = [Layer(5, 2, stride=2), Layer(4, 3, kernel_size=1)]  # every one costs seconds to trace
+    model = CoDANet(layers, image_size=9, temperature=3.0, class_names=tuple("abcd")).eval()
     made = codanet.export(model, tmp_path / "model.pt2", rows=True)
     assert made.differences.small
     images, targets = torch.rand(3, 3, 12, 9), torch.tensor([-1, 1, 4])

@@ -1,5 +1,6 @@
-"""What must not wait for PyTorch: help, completion, and the answer to a mistake."""
+"""What must not wait for PyTorch: help, completion, and the answer to a mistake; and rooms that bring little along."""
 
+import json
 import resource
 import subprocess
 import sys
@@ -64,7 +65,7 @@ def test_mistakes_are_answered_without_torch(words, answer, tmp_path):
 
 @pytest.mark.parametrize("words", ["--help", "completion bash", "explain --help", "explain --stile", "train --epoch 3"])
 def test_they_take_less_than_three_tenths_of_a_second(words):
-    """Of processor time, the best of five, so that what else the machine does matters little."""
+    """Of processor time, one of five at least, so that what else the machine does matters little."""
 
     def seconds():
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -72,7 +73,7 @@ def test_they_take_less_than_three_tenths_of_a_second(words):
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    assert min(seconds() for _ in range(5)) < 0.3
+    assert any(seconds() < 0.3 for _ in range(5))
 
 
 def test_the_names_of_the_help_are_those_of_the_registries():
@@ -98,7 +99,47 @@ def test_the_names_of_the_help_are_those_of_the_registries():
     assert tuple(FORMATS) == names.EXPORT_FORMATS
 
 
-def test_import_codanet_is_light():
-    code = "import sys, codanet; print([name for name in ('torch', 'numpy', 'PIL') if name in sys.modules])"
+# in turn, in one interpreter
+STEPS = {
+    "bare": "import codanet",
+    "core": "import torch; before = set(sys.modules); codanet.load, codanet.create_model, codanet.read_image",
+    "data": "import codanet.data",
+    "settings": "import codanet.training.settings, codanet.training.run_files",
+    "drawing": "import codanet.plot; codanet.plot.contribution_maps",
+}
+
+
+@pytest.fixture(scope="module")
+def imported():
+    """The modules that are there after each of the steps; those of PyTorch's own import are left out from it on."""
+    code = "import json, sys; before = set()\n" + "\n".join(
+        f"{step}\nprint(json.dumps([{name!r}, sorted(set(sys.modules) - before)]))" for name, step in STEPS.items()
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    return {name: set(modules) for name, modules in map(json.loads, done.stdout.splitlines())}
+
+
+def test_import_codanet_is_light(imported):
+    assert not {"torch", "numpy", "PIL"} & imported["bare"]
+
+
+def test_the_core_is_lean(imported):
+    """It loads torch, numpy, pillow and safetensors, and nothing else that has to be installed."""
+    names = {module.split(".")[0] for module in imported["core"]}
+    foreign = {name for name in names if name not in sys.stdlib_module_names and not name.startswith("_")}
+    assert "codanet" in foreign
+    foreign.discard("defusedxml")  # pillow's, where it is installed
+    assert foreign <= {"codanet", "torch", "numpy", "PIL", "safetensors"}
+
+
+def test_data_bring_little_along(imported):
+    assert not {"sklearn", "kornia", "rich", "lightning"} & imported["data"]
+
+
+def test_settings_and_run_files_do_not_bring_lightning_along(imported):
+    assert "lightning" not in imported["settings"]
+
+
+def test_pyplot_is_never_imported(imported):
+    assert "matplotlib" in imported["drawing"]
+    assert "matplotlib.pyplot" not in imported["drawing"]

@@ -5,10 +5,11 @@ import itertools
 import pytest
 import torch
 
-from codanet import CoDANet, create_model, list_models
+from codanet import CoDANet, list_models
 from codanet.benchmarks.algorithm1 import Algorithm1Conv2d
 from codanet.models.architectures import ARCHITECTURES
 from codanet.models.network import Layer
+from networks import of_kind
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def test_layers_against_algorithm_1(model, x):
 @pytest.mark.parametrize("name", list_models())
 def test_registered_networks_compose(name):
     """Rows pulled in one go equal rows pulled in two, and reproduce the unit, for the real architectures."""
-    model = create_model(name).double()
+    model = of_kind(name).double()
     size = min(ARCHITECTURES[name].image_size, 16)
     trace = model.trace(torch.rand(1, 3, size, size, dtype=torch.float64))
     middle, layer = len(model.layers) // 2, len(model.layers) - 1

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 import codanet
-from chromium import until
+from chromium import PATIENCE, until, visits
 from codanet import CoDANet, Layer
 from codanet._support import download
 from codanet.cli import main
@@ -21,10 +21,12 @@ from codanet.export import page as pages
 from codanet.plot import colour_scale, heatmap
 from colours import colour_model, halves
 from test_browser import (
-    PATIENCE,
     drag,
+    expect_a_multi_image_of_three,
+    expect_dark_and_light,
     expect_the_box_to_stay_move_and_go,
-    expect_verdict,
+    expect_to_fit,
+    expect_what_is_dropped_or_pasted_to_be_read,
     give,
     number,
     png,
@@ -70,28 +72,15 @@ def written(ready, tmp_path_factory):
 
 @pytest.fixture
 def visit(browser, written):
-    contexts, outside, errors = [], [], []
+    own = written.path.as_uri()
 
-    def visited(**options):
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
-        contexts.append(context)
-        context.set_offline(True)
-        own = written.path.as_uri()
-        context.route("**/*", lambda route: route.continue_() if route.request.url == own else route.abort())
-        page = context.new_page()
-        page.set_default_timeout(PATIENCE)
-        page.on("request", lambda r: None if r.url.startswith((own, "data:", "blob:null/")) else outside.append(r.url))
-        page.on("pageerror", lambda error: errors.append(str(error)))
+    def alone(page, errors):
+        page.context.set_offline(True)
+        page.context.route("**/*", lambda route: route.continue_() if route.request.url == own else route.abort())
         page.on("console", lambda message: errors.append(message.text))
-        page.goto(own)
-        page.wait_for_selector("html[data-ready] .stage")
-        return page
 
-    yield visited
-    for context in contexts:
-        context.close()
-    assert outside == []
-    assert errors == []
+    with visits(browser, own, "html[data-ready] .stage", (own, "data:", "blob:null/"), alone) as visit:
+        yield visit
 
 
 @pytest.fixture
@@ -194,15 +183,7 @@ def test_the_slider_fades_and_the_picture_is_seen_as_the_model_sees_it(page):
 def test_multi_image(page):
     for colour, name in (("red", "red"), ("lime", "green"), ("blue", "blue")):
         upload(page, Image.new("RGB", (32, 32), colour), name)
-    for place in (0, 1, 2):  # blue, green, red: the newest first
-        page.locator("#mixer .tile").nth(place).click()
-        page.wait_for_selector(f"#mixer .order:has-text('{place + 1}')")
-    page.locator("#two").click()
-    until(page, "document.querySelectorAll('#cells figure').length === 4")
-    captions = page.locator("#cells figcaption").all_inner_texts()
-    assert [caption.split("\n")[0] for caption in captions[:3]] == ["blue", "green", "red"]
-    assert page.locator(".stage").get_attribute("data-width") == "32"
-    assert verdict(page) == "4 pictures"
+    expect_a_multi_image_of_three(page)
     drag(page, (0.02, 0.02), (0.48, 0.48))
     until(page, "!document.querySelector('#region .later')")
     assert rows(page)["blue"][0] > 0  # the cell of the blue picture
@@ -237,19 +218,7 @@ def test_another_model(page):
 
 
 def test_dropped_and_pasted(page):
-    for name, colour, expected in (("drop", "lime", "green"), ("paste", "blue", "blue")):
-        page.evaluate(
-            """([name, bytes]) => {
-                const data = new DataTransfer();
-                data.items.add(new File([new Uint8Array(bytes)], "a.png", { type: "image/png" }));
-                const options = { bubbles: true, cancelable: true };
-                const event = name === "drop" ? new DragEvent("drop", { ...options, dataTransfer: data })
-                                              : new ClipboardEvent("paste", { ...options, clipboardData: data });
-                document.body.dispatchEvent(event);
-            }""",
-            [name, list(png(Image.new("RGB", (20, 20), colour)))],
-        )
-        expect_verdict(page, expected)
+    expect_what_is_dropped_or_pasted_to_be_read(page)
 
 
 def test_pictures_of_every_kind(page):
@@ -291,16 +260,11 @@ def test_on_a_phone(visit):
     upload(page, halves(16, "red", "blue"), "red")
     assert page.evaluate("document.documentElement.scrollWidth <= 390 && innerWidth === 390")
     assert 320 < page.locator(".stage").bounding_box()["width"] <= 390
-    for name in ("#picker", "#viewer", "#bars", "#region", ".sentence", ".more"):
-        box = page.locator(name).first.bounding_box()
-        assert box["x"] >= 0
-        assert box["x"] + box["width"] <= 390
+    expect_to_fit(page, 390, "#picker", "#viewer", "#bars", "#region", ".sentence", ".more")
 
 
 def test_dark_and_light(visit):
-    lightness = "() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).map(Number)"
-    assert max(visit(color_scheme="dark").evaluate(lightness)) < 60
-    assert min(visit(color_scheme="light").evaluate(lightness)) > 230
+    expect_dark_and_light(visit)
 
 
 def test_for_a_screen_reader(page):

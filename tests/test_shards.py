@@ -2,10 +2,7 @@
 
 import errno
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from io import BytesIO
 
@@ -20,6 +17,7 @@ from codanet._support.crew import Place
 from codanet.cli import main
 from codanet.plot import shards
 from codanet.plot.shards import explain_into
+from processes import Forked
 
 pq = pytest.importorskip("pyarrow.parquet")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -126,12 +124,11 @@ def test_a_second_process_does_what_the_first_has_left(made, tmp_path):
         "paths = sorted(Path(sys.argv[2]).iterdir())\n"
         "shards.explain_into(codanet.load(sys.argv[1]), paths, Path(sys.argv[3]), shard=2, place=Place(1, 2))"
     )
-    command = [sys.executable, "-c", code, str(weights), str(pictures), str(tmp_path)]
-    other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert other.stdout.readline() == "maps-00001.parquet\n"  # every second from its rank on
+    other = Forked(code, weights, pictures, tmp_path)
+    assert other.first_line() == "maps-00001.parquet\n"  # every second from its rank on
     time.sleep(0.2)
     other.send_signal(signal.SIGKILL)
-    other.wait()
+    other.communicate()
     found = explain_into(model, paths, tmp_path, shard=2, place=Place(0, 2), quiet=True)
     assert (found.shards, found.rows, found.complete) == (13, 25, True)
     assert table(tmp_path)["picture"].tolist() == list(range(25))

@@ -2,9 +2,7 @@
 
 import functools
 import json
-import os
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -20,6 +18,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import codanet
+import processes
 from codanet.data import load_data
 from codanet.data.split import held_out
 from codanet.training import train
@@ -27,6 +26,7 @@ from codanet.training.callbacks import Divergence
 from codanet.training.run_files import BEST, LAST
 from codanet.training.schedule import side_at, temperature_at
 from codanet.training.settings import Settings
+from processes import COMMAND, Forked
 
 SETTINGS = "model: nano_coda\nimage_size: 12\ntemperature: 16\nbatch_size: 8\nlearning_rate: 1e-2\nthreads: 1\n"
 
@@ -52,9 +52,10 @@ def recipe(tmp_path, pictures) -> Path:
     return path
 
 
-def command(*arguments: object, env: dict[str, str] | None = None, **options) -> subprocess.CompletedProcess:
+def command(*arguments: object) -> subprocess.CompletedProcess:
+    """In an interpreter of its own, which Lightning starts again for every further device."""
     words = [sys.executable, "-m", "codanet", *map(str, arguments)]
-    return subprocess.run(words, capture_output=True, text=True, timeout=240, env=os.environ | (env or {}), **options)
+    return subprocess.run(words, capture_output=True, text=True, timeout=240)
 
 
 def tensors(folder: Path) -> dict[str, torch.Tensor]:
@@ -106,7 +107,7 @@ def test_same_seed_same_weights_other_seed_other_weights(uninterrupted, recipe, 
     assert not same(tensors(uninterrupted), tensors(tmp_path / "other"))
 
 
-def wait_for(path: Path, process: subprocess.Popen) -> None:
+def wait_for(path: Path, process: Forked) -> None:
     deadline = time.monotonic() + 120
     while not path.exists():
         assert process.poll() is None, process.communicate()
@@ -117,14 +118,13 @@ def wait_for(path: Path, process: subprocess.Popen) -> None:
 def test_killed_and_resumed_run_ends_the_same(uninterrupted, recipe, tmp_path):
     """kill -9 at any moment after the first epoch; the run that goes on ends with the very same weights."""
     folder = tmp_path / "run"
-    words = [sys.executable, "-m", "codanet", "train", str(recipe), "--output", str(folder)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with Forked(COMMAND, "train", recipe, "--output", folder) as process:
         wait_for(folder / LAST, process)
         process.send_signal(signal.SIGKILL)
     assert not (folder / "model.safetensors").exists()
     epoch = torch.load(folder / LAST, weights_only=True)["epoch"]
     assert 0 <= epoch < 3
-    result = command("train", recipe, "--output", folder)
+    result = processes.codanet("train", recipe, "--output", folder)
     assert result.returncode == 0, result.stderr
     assert f"epoch {epoch + 2}/4" in result.stderr
     assert f"epoch {epoch + 1}/4" not in result.stderr
@@ -154,7 +154,7 @@ def test_killed_while_saving(moment, uninterrupted, recipe, tmp_path):
         run.save_whole = save
         train({str(recipe)!r}, {str(folder)!r}, quiet=True)
     """
-    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, timeout=240)
+    killed = processes.run(textwrap.dedent(script))
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert torch.load(folder / LAST, weights_only=True)["epoch"] == 0
     train(recipe, folder, quiet=True)
@@ -164,8 +164,7 @@ def test_killed_while_saving(moment, uninterrupted, recipe, tmp_path):
 
 def test_interrupt_from_the_keyboard(recipe, tmp_path):
     folder = tmp_path / "run"
-    words = [sys.executable, "-m", "codanet", "train", str(recipe), "--output", str(folder), "--epochs", "2000"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with Forked(COMMAND, "train", recipe, "--output", folder, "--epochs", 2000) as process:
         wait_for(folder / LAST, process)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
@@ -194,12 +193,12 @@ def test_other_pictures_are_not_taken_for_the_same_run(recipe, pictures, tmp_pat
 
 def test_full_disk(recipe, tmp_path):
     """A limit on file size makes every larger write fail, as a full disk does; the epoch before stays."""
-
-    def small_files():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-
-    result = command("train", recipe, "--output", tmp_path / "run", preexec_fn=small_files)
+    small_files = (
+        "import resource, signal\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+    )
+    result = processes.run(small_files + COMMAND, "train", recipe, "--output", tmp_path / "run")
     assert result.returncode == 2
     assert "a checkpoint could not be written" in result.stderr
     assert "Traceback" not in result.stderr
@@ -236,23 +235,36 @@ def test_loss_that_is_not_a_number(recipe, tmp_path, monkeypatch):
 
 
 def test_real_divergence(recipe, tmp_path):
-    result = command("train", recipe, "--output", tmp_path / "run", "--learning-rate", "3e37")
+    result = processes.codanet("train", recipe, "--output", tmp_path / "run", "--learning-rate", "3e37")
     assert result.returncode == 2
     assert re.search(r"the loss became (nan|inf) at step \d+|weights are not finite", result.stderr)
     assert "Traceback" not in result.stderr
 
 
-def test_two_processes_give_the_weights_of_one(pictures, tmp_path):
-    """DDP on gloo: the same global batch, split in two, gives the same gradients, so the same weights."""
-    path = tmp_path / "recipe.yaml"
-    path.write_text(f"data: {pictures}\nepochs: 2\naccelerator: cpu\nprecision: 64-true\n{SETTINGS}")
-    train(path, tmp_path / "one", quiet=True)
-    result = command("train", path, "--output", tmp_path / "two", "--devices", 2)
+TOGETHER = {"epochs": 2, "accelerator": "cpu", "precision": "64-true"}
+
+
+@pytest.fixture(scope="module")
+def of_two(tmp_path_factory) -> tuple[Path, str]:
+    """The digits, learnt in two processes: DDP on gloo. The folder, and what was said."""
+    folder = tmp_path_factory.mktemp("two")
+    settings = [f"--{name}={value}" for name, value in TOGETHER.items()]
+    result = command("train", "digits", "--output", folder, "--devices", 2, *settings, "--json")
     assert result.returncode == 0, result.stderr[-3000:]
-    one, two = tensors(tmp_path / "one"), tensors(tmp_path / "two")
+    return folder, result.stdout
+
+
+def test_two_processes_give_the_weights_of_one(of_two, tmp_path):
+    """The same global batch, split in two, gives the same gradients, so the same weights."""
+    train("digits", tmp_path, quiet=True, **TOGETHER)
+    one, two = tensors(tmp_path), tensors(of_two[0])
     for key in one:
         assert torch.allclose(one[key], two[key], atol=1e-8), key
-    assert json.loads((tmp_path / "two" / "settings.json").read_text())["devices"] == 2
+    assert json.loads((of_two[0] / "settings.json").read_text())["devices"] == 2
+
+
+def test_digits_in_two_processes(of_two):
+    assert json.loads(of_two[1].strip().splitlines()[-1])["accuracy"] > 0.9
 
 
 def test_accumulated_batches_give_the_weights_of_one(pictures, tmp_path):
@@ -265,17 +277,9 @@ def test_accumulated_batches_give_the_weights_of_one(pictures, tmp_path):
         assert torch.allclose(one[key], four[key], atol=1e-8), key
 
 
-def test_digits_in_two_processes(tmp_path):
-    result = command(
-        "train", "digits", "--output", tmp_path, "--devices", 2, "--epochs", 4, "--accelerator", "cpu", "--json"
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
-    assert json.loads(result.stdout.strip().splitlines()[-1])["accuracy"] > 0.9
-
-
 def test_digits_from_the_command_line(tmp_path):
     """The promise of the quickstart: 97% on the held-out digits."""
-    result = command("train", "digits", "--output", tmp_path, "--json")
+    result = processes.codanet("train", "digits", "--output", tmp_path, "--json")
     assert result.returncode == 0, result.stderr[-3000:]
     assert json.loads(result.stdout)["accuracy"] >= 0.97
     assert "epoch 12/12" in result.stderr

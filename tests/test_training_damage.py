@@ -5,8 +5,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -14,9 +12,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import processes
 from codanet.training import train
 from codanet.training.checkpoint import SETTINGS_KEY, Damaged, read_checkpoint
 from codanet.training.run_files import BEST, LAST, MODEL
+from processes import COMMAND, Forked
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = {"epochs": 2, "threads": 1, "quiet": True}
@@ -31,12 +31,9 @@ def finished(tmp_path_factory) -> Path:
 
 def test_one_run_one_process(tmp_path):
     """Two at once in a folder: one of them is refused, and the other's run is its own."""
-    words = [sys.executable, "-m", "codanet", "train", "digits", "--epochs", "2", "--threads", "1", "--output"]
-    runs = [
-        subprocess.Popen([*words, str(tmp_path / "run"), "--seed", str(seed)], stderr=subprocess.PIPE, text=True)
-        for seed in (0, 1)
-    ]
-    errors = [run.communicate(timeout=240)[1] for run in runs]
+    words = ("train", "digits", "--epochs", 2, "--threads", 1, "--output", tmp_path / "run", "--seed")
+    runs = [Forked(COMMAND, *words, seed) for seed in (0, 1)]
+    errors = [run.communicate()[1] for run in runs]
     assert sorted(run.returncode for run in runs) == [0, 2], errors
     won = next(seed for seed, run in enumerate(runs) if run.returncode == 0)
     assert f"is in use by process {runs[won].pid}" in errors[1 - won] or "holds a run with seed" in errors[1 - won]
@@ -71,7 +68,7 @@ def test_killed_between_two_checkpoints(name, finished, tmp_path):
         run.save_whole = save
         train("digits", {str(tmp_path / "run")!r}, quiet=True, epochs=2, threads=1)
     """)
-    killed = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=240)
+    killed = processes.run(script)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     train("digits", tmp_path / "run", **SMALL)
     for file in (LAST, BEST):

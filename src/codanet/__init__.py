@@ -5,6 +5,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ._support.drawing import Drawing, drawn_by
 from ._support.lazy import first_use
 from ._support.version import __version__ as __version__
 
@@ -103,3 +104,12 @@ if not TYPE_CHECKING:  # so that a checker still tells a misspelt name
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_HOMES})
+
+
+def _plot() -> Drawing:
+    from . import plot
+
+    return plot
+
+
+drawn_by(_plot)  # an explanation shows itself, in a notebook and by why.save("why.png")

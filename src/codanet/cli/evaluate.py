@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._support.crew import Place
-from .._support.crew import place as own_place
 from .._support.messages import nearest, plain
 from .._support.specs import split_spec
 from ..models.weight_files import weights_file
@@ -90,37 +89,30 @@ def main(arguments: list[str]) -> int:
 
 
 def _measure(
-    options: argparse.Namespace, arguments: list[str], methods: list[str], metrics: list[str], place: Place | None
+    options: argparse.Namespace, arguments: list[str], methods: list[str], metrics: list[str], place: Place
 ) -> int:
-    import torch
-
     from ..evaluation import evaluate
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(options.threads or before)
-    try:
-        results = evaluate(
-            options.models,
-            options.data,
-            methods,
-            metrics,
-            options.output or Path("evaluations") / Path(options.data).name,
-            split=options.split,
-            grids=options.grids,
-            grid_size=options.grid_size,
-            images=options.images,
-            points=options.points,
-            seed=options.seed,
-            image_size=options.image_size,
-            root=options.root,
-            source=options.source,
-            reference=options.reference,
-            command=shlex.join(["codanet", "evaluate", *arguments]),
-            place=place,
-        )
-    finally:
-        torch.set_num_threads(before)
-    if (place or own_place()).rank:
+    results = evaluate(
+        options.models,
+        options.data,
+        methods,
+        metrics,
+        options.output or Path("evaluations") / Path(options.data).name,
+        split=options.split,
+        grids=options.grids,
+        grid_size=options.grid_size,
+        images=options.images,
+        points=options.points,
+        seed=options.seed,
+        image_size=options.image_size,
+        root=options.root,
+        source=options.source,
+        reference=options.reference,
+        command=shlex.join(["codanet", "evaluate", *arguments]),
+        place=place,
+    )
+    if place.rank:
         return 0
     if options.json:
         print(json.dumps(results.as_json()))

@@ -6,7 +6,6 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from .._support.crew import place as own_place
 from .._support.files import expanded
 from .._support.messages import plain
 from .workers import together
@@ -22,26 +21,19 @@ def tabulated(options: argparse.Namespace, arguments: list[str], paths: list[Pat
     if folder.is_file() or (folder.suffix and not folder.is_dir()):
         raise ValueError(f"{folder} is no folder: Parquet files go into one, so give a name without a suffix")
     with together(options, ["explain", *arguments]) as place:
-        import torch
-
         from ..models.weights import load
         from ..plot.shards import explain_into
 
-        before = torch.get_num_threads()
-        torch.set_num_threads(options.threads or before)
-        try:
-            found = explain_into(
-                load(options.model),
-                paths,
-                folder,
-                targets=options.target or (),
-                top=options.top,
-                maps=options.maps,
-                place=place,
-            )
-        finally:
-            torch.set_num_threads(before)
-    if (place or own_place()).rank:
+        found = explain_into(
+            load(options.model),
+            paths,
+            folder,
+            targets=options.target or (),
+            top=options.top,
+            maps=options.maps,
+            place=place,
+        )
+    if place.rank:
         return 0
     if options.json:
         print(json.dumps(asdict(found)))

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from .._support.crew import MOST_WORKERS, Place, end_with_the_starter, workers
+from .._support.crew import place as own_place
+from .._support.threads import torch_threads
 from .parser import Parser, whole
 
 
@@ -20,17 +22,19 @@ def add_workers(parser: Parser) -> None:
 
 
 @contextmanager
-def together(options: argparse.Namespace, command: list[str]) -> Iterator[Place | None]:
-    """This process's place among the workers; None for what torchrun, SLURM or nobody says.
+def together(options: argparse.Namespace, command: list[str]) -> Iterator[Place]:
+    """This process's place among the workers, with as many threads as `--threads` says.
 
     Processors are shared out as well, unless the user says how many threads there are to be.
     """
     if options.workers == 1:
         end_with_the_starter()
-        yield None
+        place = own_place()
+        with torch_threads(options.threads):
+            yield place
         return
     if options.threads is None and "OMP_NUM_THREADS" not in os.environ:
         options.threads = max(1, (os.cpu_count() or 1) // options.workers)
     more = ["--workers", "1"] + (["--threads", str(options.threads)] if options.threads else [])
-    with workers(options.workers, [*command, *more]) as place:
+    with workers(options.workers, [*command, *more]) as place, torch_threads(options.threads):
         yield place

@@ -88,14 +88,7 @@ class ExportedNet(CoDANet):
                 parts.append((answers[0][0], torch.cat([rows for _, rows in answers])[None]))
         logits, rows = (torch.cat(part) for part in zip(*parts, strict=True))
         targets = torch.where(targets < 0, logits.argmax(1, keepdim=True), targets)
-        return Explanation(
-            logits=logits,
-            targets=targets if several else targets[:, 0],
-            rows=rows if several else rows[:, 0],
-            inputs=encoded,
-            bias=self.logit_bias,
-            class_names=self.class_names,
-        )
+        return Explanation.of(self, encoded, logits, targets, rows, several)
 
     def _at_once(self, images: Tensor) -> int:
         return max(1, PIXELS_AT_ONCE // (images.shape[2] * images.shape[3]))

@@ -169,14 +169,11 @@ DIFULL = Metric(
     n=50,
     n_elsewhere=50,
 )
-DIPART = Metric(
-    "dipart",
-    "DiPart",
-    True,
-    "localisation on grids whose cells share the features of the whole grid and have a head each (Rao et al. 2022)",
-    "grids",
-    partial(_run, part=True),
-    unit="grids",
-    n=50,
-    n_elsewhere=50,
+DIPART = replace(
+    DIFULL,
+    name="dipart",
+    title="DiPart",
+    about="localisation on grids whose cells share the features of the whole grid and have a head each "
+    "(Rao et al. 2022)",
+    run=partial(_run, part=True),
 )

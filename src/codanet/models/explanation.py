@@ -6,18 +6,27 @@ from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .._support.drawing import drawing
 from .._support.limits import shown
 from .._support.messages import nearest
 
 Target = None | int | str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]] | Tensor
 
 NOTEBOOK_IMAGES, NOTEBOOK_TARGETS = 8, 10  # as many as a notebook shows
+
+
+class Explained(Protocol):
+    """What an explanation keeps of the model whose decision it explains."""
+
+    logit_bias: float
+    class_names: tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
@@ -115,9 +124,22 @@ class Explanation:
         palette: "red-blue" or, for those who confuse red and green, "orange-purple". The colours are linear over
         (-scale, scale), in logits; without a scale it is taken from what is shown.
         """
-        from ..plot import picture, save
+        draw = drawing()
+        return draw.save(draw.picture(self, palette=palette, style=style, scale=scale), path)
 
-        return save(picture(self, palette=palette, style=style, scale=scale), path)
+    @classmethod
+    def of(
+        cls, model: Explained, inputs: Tensor, logits: Tensor, targets: Tensor, rows: Tensor, several: bool
+    ) -> "Explanation":
+        """Of targets [N, K] and their rows [N, K, 2C, H, W]; without `several` there is one, and K is left out."""
+        return cls(
+            logits=logits,
+            targets=targets if several else targets[:, 0],
+            rows=rows if several else rows[:, 0],
+            inputs=inputs,
+            bias=model.logit_bias,
+            class_names=model.class_names,
+        )
 
     @classmethod
     def joined(cls, parts: "Sequence[Explanation]") -> "Explanation":
@@ -149,9 +171,8 @@ class Explanation:
         return self.part(slice(NOTEBOOK_IMAGES), slice(NOTEBOOK_TARGETS))
 
     def _repr_png_(self) -> bytes:
-        from ..plot import picture, png
-
-        return png(picture(self._excerpt()))
+        draw = drawing()
+        return draw.png(draw.picture(self._excerpt()))
 
     def _repr_html_(self) -> str:
         """The picture, and below it each decision as the sum it is."""

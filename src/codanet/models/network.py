@@ -272,14 +272,7 @@ class CoDANet(SelfExplaining):
             targets = None if wanted is None else wanted[chunk].to(encoded.device)
             parts.append(self._explained(encoded[chunk], targets, factors, targets_at_once))
         logits, targets, rows = (torch.cat(part) for part in zip(*parts, strict=True))
-        return Explanation(
-            logits=logits,
-            targets=targets if several else targets[:, 0],
-            rows=rows if several else rows[:, 0],
-            inputs=encoded.detach(),
-            bias=self.logit_bias,
-            class_names=self.class_names,
-        )
+        return Explanation.of(self, encoded.detach(), logits, targets, rows, several)
 
     def own_maps(self, inputs: Tensor, targets: Tensor) -> Tensor:
         return self.explain(inputs, targets).pixels

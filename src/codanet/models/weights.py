@@ -174,7 +174,9 @@ def load(path: str | os.PathLike[str], *, compile: bool = False, backbone: nn.Mo
         ) from None
     check_tensors(path, _kept(model), tensors)
     _check_digest(path, metadata, tensors)
-    model.load_state_dict(in_one_precision(tensors), assign=True, strict=False)  # all that is missing counts steps
+    if isinstance(model, HybridNet):
+        tensors = in_one_precision(tensors)
+    model.load_state_dict(tensors, assign=True, strict=False)  # all that is missing counts steps
     if isinstance(model, HybridNet):
         channels_last(model.backbone)
     if compile:

@@ -27,6 +27,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from .._support.files import remove_leftovers, replacing
 from .._support.limits import read_json
 from .._support.locks import alone_in
+from .._support.threads import torch_threads
 from .._support.version import __version__
 from ..data import ImageData, held_out, load_data
 from ..data.augmentation import augmentation
@@ -188,16 +189,6 @@ def _few_words() -> Iterator[None]:
         threading.excepthook = hook
 
 
-@contextlib.contextmanager
-def _threads(number: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(number or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _trainer(settings: Settings, described: Mapping[str, Any], folder: Path, quiet: bool) -> Trainer:
     several = settings.devices * settings.nodes > 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1
     bar = None if quiet else training_bar()
@@ -355,13 +346,13 @@ def _alone(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
         _write(folder / SETTINGS, json.dumps(described, indent=2))
     started = time.monotonic()
     if isinstance(model, HybridNet):
-        with _threads(settings.threads):
+        with torch_threads(settings.threads):
             data = featured(model, data, settings, folder, None if quiet else _say)
         if settings.start is None:
             calibrate(model, data.train, settings)
     module = Classification(model, data, settings, start.stages, say=_silence if quiet else _say)
     module.seconds = time.monotonic() - started
-    with _few_words(), _threads(settings.threads):
+    with _few_words(), torch_threads(settings.threads):
         try:
             trainer = _trainer(settings, described, folder, quiet)
         except MisconfigurationException as error:

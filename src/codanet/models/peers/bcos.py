@@ -146,14 +146,7 @@ class BcosResNet(Peer, SelfExplaining):
                 chosen = None if wanted is None else wanted[chunk].to(encoded.device)
                 parts.append(self._explained(encoded[chunk], chosen))
         logits, targets, rows = (torch.cat(part) for part in zip(*parts, strict=True))
-        return Explanation(
-            logits=logits,
-            targets=targets if several else targets[:, 0],
-            rows=rows if several else rows[:, 0],
-            inputs=encoded,
-            bias=self.logit_bias,
-            class_names=self.class_names,
-        )
+        return Explanation.of(self, encoded, logits, targets, rows, several)
 
     def _explained(self, encoded: Tensor, targets: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         with torch.enable_grad(), self.frozen():
