@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import signal
 import sys
 import tempfile
 import time
@@ -41,6 +42,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the number of the first case, to meet a failure again")
     parser.add_argument("--output", type=Path, default=Path("campaign.md"))
     options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # children of a shell's background job would ignore it
     started, results = time.monotonic(), []
     chosen = options.parts.split(",")
     if unknown := [name for name in chosen if name not in PARTS]:

@@ -237,7 +237,11 @@ def run(folder: Path, seed: int, cases: range, until: float, rude_ones: int = RU
         if server.poll() is not None:
             part.failures.append(f"the server ended with {server.returncode}")
         server.send_signal(signal.SIGINT)
-        server.communicate(timeout=60)
+        try:
+            server.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            part.failures.append("the server did not end within a minute of Ctrl-C")
+            server.kill()
     errors = log.read_text(errors="replace")
     if "Traceback" in errors:
         part.failures.append("a traceback in the server's log: " + errors.strip().splitlines()[-1][:200])

@@ -126,6 +126,12 @@ def test_events_that_there_are_not(served, number):
     assert fetched(served, "/gradio_api/queue/join", body)[0] == 400
 
 
+def test_choices_that_are_not_offered(served, capfd):
+    """They are refused, and leave nothing in the log."""
+    assert '"success":false' in answer(served, "odd", "on_why", [None, 10**9])
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_other_names_and_other_pages(served):
     assert fetched(served, "/")[0] == 200
     for headers in (

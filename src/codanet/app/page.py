@@ -43,7 +43,11 @@ class Page(gr.Blocks):
             for each in value if isinstance(value, list) else [value]:
                 if not isinstance(each, str | int | float | None):
                     raise gr.Error("That is not something this page takes.", print_exception=False)
-        return await super().preprocess_data(block_fn, inputs, state, explicit_call)
+        try:
+            return await super().preprocess_data(block_fn, inputs, state, explicit_call)
+        except gr.Error as error:  # a choice that is not offered: no fault of ours, and nothing for the log
+            error.print_exception = False
+            raise
 
 
 class Visitors:
