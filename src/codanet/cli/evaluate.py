@@ -39,7 +39,8 @@ def parser() -> Parser:
         "models",
         metavar="MODEL",
         nargs="+",
-        help="cifar10, which comes with the package, a .safetensors or .onnx file, resnet56:PATH or resnet56:official",
+        help="cifar10 or waste, which come with the package, a .safetensors or .onnx file, resnet56:PATH or "
+        "resnet56:official",
     )
     parser.add_argument("--data", required=True, help="a data set's name, or a folder of pictures")
     parser.add_argument("--split", default="test", help="test, the held-out part (default), or train")

@@ -7,7 +7,7 @@ ABOUT = """\
 One HTML file in which models explain any picture, in the browser alone: no server, no network, nothing sent anywhere.
 Open it from disk, put it on any web space, or send it to someone."""
 EXAMPLES = """\
-  codanet page cifar10 -o why.html                   the model that comes with codanet
+  codanet page cifar10 -o why.html                   a model that comes with codanet
   codanet page cifar10 mine.safetensors -o why.html  several, to choose from
   codanet page cifar10 -o small.html --half          fewer bytes, slightly other numbers"""
 
