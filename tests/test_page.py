@@ -155,6 +155,19 @@ def test_pictures_are_seen_as_python_sees_them(page, tmp_path, size):
         assert total == pytest.approx(found["shown"]["logit"], abs=1e-4)
 
 
+def test_a_file_that_is_being_chosen_outlives_the_tiles(page):
+    """The tiles are drawn anew with every picture and model; a dialog that was opened before gives its file after."""
+    page.evaluate("window.chosen = document.querySelector('#picker .file')")
+    page.locator("#model select").select_option("grey")
+    page.wait_for_selector("#about:has-text('grey')")
+    settled(page, "predicted")
+    assert page.evaluate("window.chosen.isConnected && window.chosen === document.querySelector('#picker .file')")
+    page.evaluate_handle("window.chosen").as_element().set_input_files(
+        {"name": "late.png", "mimeType": "image/png", "buffer": png(noise(16, 16))}
+    )
+    page.wait_for_selector("#picker .tile[data-key='upload-1'][aria-pressed='true']")
+
+
 def test_drag_a_box_and_read_its_part(page):
     upload(page, halves(16, "red", "blue"), "red")
     why = read(halves(16, "red", "blue"))

@@ -70,7 +70,9 @@ function later() {
 function showTiles() {
   const shown = state.shown.length === 1 ? state.shown[0] : null;
   const order = (key) => (state.mixed.includes(key) ? state.mixed.indexOf(key) + 1 : undefined);
+  const file = $("#picker .file"); // stays the same one: a file may be on its way through it
   $("#picker").innerHTML = tiles(known(), shown, true, Boolean(navigator.mediaDevices?.getUserMedia));
+  if (file) $("#picker .file").replaceWith(file);
   $("#mixer").innerHTML = tiles(known().map((each) => ({ ...each, order: order(each.key) })), null);
 }
 
