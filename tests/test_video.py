@@ -307,3 +307,14 @@ def test_transparent_and_timeless_frames(tmp_path):
     found = list(frames(tmp_path / "a.gif"))
     assert found[0].image.getpixel((0, 0)) == WHITE
     assert [frame.seconds for frame in found] == [clip.STILL_SECONDS] * 2
+
+
+def test_pictures_that_nothing_decodes(tmp_path):
+    with writing(tmp_path / "a.mp4", (64, 48), []) as film:
+        film.write(grey(9, (64, 48)), 0.05)
+    whole = (tmp_path / "a.mp4").read_bytes()
+    kind = next(kind for kind in (b"avc1", b"mp4v") if kind in whole[whole.index(b"stsd") :])
+    place = whole.index(kind, whole.index(b"stsd"))
+    (tmp_path / "b.mp4").write_bytes(whole[:place] + b"zzzz" + whole[place + 4 :])
+    with pytest.raises(DataError, match="b.mp4' is damaged or in a form that cannot be read .*: replace it"):
+        list(frames(tmp_path / "b.mp4"))

@@ -149,6 +149,8 @@ def _opened(path: Path, demuxer: str) -> Iterator[tuple[Any, Any]]:
         if not film.streams.video:
             raise DataError(f"'{path}' has sound only: give a film with pictures.")
         stream = film.streams.video[0]
+        if stream.codec_context is None:
+            raise DataError(f"'{path}' is damaged or in a form that cannot be read (no decoder): replace it.")
         if (stream.width or 0) * (stream.height or 0) > MAX_PIXELS:
             raise DataError(
                 f"'{path}' is {stream.width}x{stream.height}, but frames of at most {MAX_PIXELS // 10**6} million "
