@@ -23,6 +23,7 @@ from torch import Tensor
 from codanet._support.errors import DataError
 from codanet._support.files import replacing
 from codanet._support.limits import read_json
+from codanet._support.threads import torch_threads
 
 LIMIT_BYTES = 4 * 2**30
 VERSION = 1
@@ -132,8 +133,6 @@ def extract(
     for view, picture in cache.missing():
         groups.setdefault(picture, []).append(view)
     unread: dict[int, str] = {}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
 
     def work(picture: int) -> int:
         for view in groups[picture]:
@@ -147,10 +146,10 @@ def extract(
         return len(groups[picture])
 
     pool = ThreadPoolExecutor(workers or min(16, os.cpu_count() or 1))
-    try:
-        for count in pool.map(work, groups):
-            advance(count)
-    finally:
-        pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)
+    with torch_threads(1):
+        try:
+            for count in pool.map(work, groups):
+                advance(count)
+        finally:
+            pool.shutdown(cancel_futures=True)
     return unread
