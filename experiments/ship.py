@@ -58,8 +58,9 @@ def main() -> None:
         codanet.save(model, SHIPPED / f"{arguments.name}.safetensors", half_backbone=True)
         model = codanet.load(arguments.name)
     share, number = accuracy(model, arguments.data or model.provenance["data"])
-    provenance = model.provenance | {"val_accuracy": share, "val_images": number}
-    settings = provenance["settings"]
+    settings = model.provenance["settings"]
+    looked_at = "test" if settings.get("holdout") else "val"  # the choices were made on other images, or on these
+    provenance = model.provenance | {f"{looked_at}_accuracy": share, f"{looked_at}_images": number}
     for stage in [*provenance.get("stages", []), {"settings": settings}]:  # where things were is nobody's business
         for place in ("root", "start"):
             stage["settings"][place] = None if stage["settings"].get(place) is None else "an earlier stage"

@@ -60,6 +60,15 @@ def test_no_path_of_the_server_is_told(gallery, opened):
         assert "pictures" in told
 
 
+def test_accuracy_is_told_with_the_images_it_was_measured_on(gallery, opened):
+    model = gallery.models["colours"]
+    model.provenance = {"val_accuracy": 0.5, "val_images": 10}
+    assert "50.00% of 10 validation pictures" in answers.about(gallery, opened)
+    assert "test pictures" not in answers.about(gallery, opened)
+    model.provenance |= {"test_accuracy": 0.25, "test_images": 20}
+    assert "25.00% of 20 test pictures" in answers.about(gallery, opened)
+
+
 class Tags(HTMLParser):
     def __init__(self, html: str):
         super().__init__()

@@ -101,6 +101,22 @@ def test_answers_that_nobody_fetches_are_bounded_and_dropped(served, monkeypatch
     assert '"success":true' in answer(served, "polite", "on_why", [None, 1])
 
 
+def test_those_who_never_listen_do_not_push_others_out(served, monkeypatch):
+    kept, queue = served.state_holder, served._queue
+    monkeypatch.setattr(kept, "capacity", keeper.UNHEARD_SESSIONS + 2)
+    assert '"success":true' in answer(served, "listening", "on_upload", [None], upload())
+    assert all(
+        join(served, f"never-{number}", "on_upload", [None], upload())[0] == 200
+        for number in range(2 * keeper.UNHEARD_SESSIONS)
+    )
+    deadline = time.monotonic() + 30
+    while len(queue) or any(queue.active_jobs):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert len(kept.session_data) <= kept.capacity
+    assert '"success":true' in answer(served, "listening", "on_why", [None, 1])
+
+
 def test_no_statistics_of_visitors_are_made(served, monkeypatch):
     """They take longer with every event, and remember who asked what."""
     made = []

@@ -23,14 +23,21 @@ def test_parts_add_up_to_the_logit(box, versus):
         assert parts.inside == pytest.approx(reading.map(1, versus)[5, 3:9].sum().item(), abs=1e-5)
 
 
-def test_classes_in_chunks_are_the_same(monkeypatch):
+@pytest.mark.parametrize("at_once", [2, 16])
+def test_maps_of_many_classes_are_made_when_they_are_asked_for(monkeypatch, at_once):
+    monkeypatch.setattr("codanet.app.reading.CLASSES_AT_ONCE", at_once)
     model, image = random_model(), torch.rand(3, 16, 16)
-    whole = read(model, image)
-    monkeypatch.setattr("codanet.app.reading.CLASSES_AT_ONCE", 2)
-    parts = read(model, image)
-    assert torch.allclose(whole.pixels, parts.pixels, atol=1e-6)
-    assert torch.equal(whole.logits, parts.logits)
-    assert torch.allclose(whole.pixels, model.explain(image[None], "all").pixels[0], atol=1e-6)
+    reading, expected = read(model, image), model.explain(image[None], "all")
+    assert torch.equal(reading.logits, expected.logits[0])
+    asked = set(range(len(reading.logits)) if at_once == 16 else reading.ranked(1))
+    assert set(reading.pixels.known) == asked
+    assert torch.allclose(reading.pixels[1], expected.pixels[0, 1], atol=1e-6)
+    assert set(reading.pixels.known) == asked | {1}
+    before = reading.pixels[1]
+    reading.table(None)
+    assert reading.pixels[1] is before
+    whole = torch.stack([reading.pixels[c] for c in range(len(reading.logits))])
+    assert torch.allclose(whole, expected.pixels[0], atol=1e-6)
 
 
 def test_a_box_on_the_red_half(opened):

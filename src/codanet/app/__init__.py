@@ -95,6 +95,7 @@ def start(
         if port is None:
             raise
         raise ValueError(f"port {port} of {host} cannot be taken ({error}): choose another --port") from None
+    page.state_holder.session_data = keeper.sessions
     return page
 
 

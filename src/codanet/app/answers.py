@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from .._support.html import data_uri, picture_uri, text
 from .._support.version import __version__
 from ..attribution import METHODS, attribute
@@ -52,7 +54,7 @@ def _by_method(gallery: Gallery, session: Session, name: str) -> views.Panel:
     try:
         found = attribute(gallery.models[session.model], image, session.target, name)[0].float().cpu()
     except ValueError as error:  # what this method cannot do with this model, in its own words
-        return views.Panel(method.title, str(error), picture_uri(heatmap(session.read.pixels[0] * 0)[0]))
+        return views.Panel(method.title, str(error), picture_uri(heatmap(torch.zeros(session.read.size))[0]))
     seconds = time.perf_counter() - start
     spent = f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
     return views.Panel(method.title, spent, picture_uri(method_colours(name, found)[0]), about=method.about)
@@ -118,8 +120,9 @@ def about(gallery: Gallery, session: Session) -> str:
         ("classes", model.num_classes),
         ("temperature", f"{model.temperature:g}"),
     ]
-    if isinstance(known.get("val_accuracy"), float):
-        rows.append(("accuracy", f"{known['val_accuracy']:.2%} of {known.get('val_images', '?')} validation pictures"))
+    for part, name in (("test", "test"), ("val", "validation")):
+        if isinstance(share := known.get(f"{part}_accuracy"), float):
+            rows.append(("accuracy", f"{share:.2%} of {known.get(f'{part}_images', '?')} {name} pictures"))
     rows += [(key, known[key]) for key in ("data", "recipe", "epochs", "hours", "seed") if key in known]
     cells = "".join(f"<tr><th scope='row'>{text(key)}</th><td>{text(value)}</td></tr>" for key, value in rows)
     return (

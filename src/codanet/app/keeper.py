@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from .memory import give_back
 
 LISTENED, UNHEARD = 12, 3  # events of a visitor who listens, and of one who does not yet
+UNHEARD_SESSIONS = 8  # of visitors who have not listened yet
 UNREAD = 64  # answers not fetched, for all visitors together
 WAITING_BYTES = 96 * 2**20  # for pictures on their way
 PATIENCE = 60.0  # seconds that an answer waits to be fetched
@@ -28,12 +31,14 @@ BUSY = "The page is busy: try again in a moment."
 class Answers(asyncio.Queue[Any]):
     """The messages to a visitor, and when one was last asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, listened: Callable[[], None]) -> None:
         super().__init__()
-        self.asked, self.listening = time.monotonic(), 0
+        self.asked, self.listening, self.heard = time.monotonic(), 0, False
+        self.listened = listened
 
     async def get(self) -> Any:
-        self.asked, self.listening = time.monotonic(), self.listening + 1
+        self.asked, self.listening, self.heard = time.monotonic(), self.listening + 1, True
+        self.listened()
         try:
             return await super().get()
         finally:
@@ -42,6 +47,30 @@ class Answers(asyncio.Queue[Any]):
     def left(self, now: float) -> bool:
         """Nobody listens, or whoever does reads nothing."""
         return not self.listening and now - self.asked > PATIENCE
+
+
+class Sessions(OrderedDict[str, Any]):
+    """By visitor, the one used last at the end; Gradio takes the first away when they are too many.
+
+    Before that goes one of a visitor who has never listened, if there are more than a few of them: those who only send
+    would push all others out.
+    """
+
+    def __init__(self, listening: Callable[[str], bool]) -> None:
+        super().__init__()
+        self.listening, self.listened = listening, set[str]()
+
+    def __setitem__(self, name: str, session: Any) -> None:
+        super().__setitem__(name, session)
+        self.listened.intersection_update(self)
+        if self.listening(name):
+            self.listened.add(name)
+
+    def popitem(self, last: bool = True) -> tuple[str, Any]:
+        unheard = [name for name in list(self)[:-1] if name not in self.listened]
+        if last or len(unheard) < UNHEARD_SESSIONS:
+            return super().popitem(last)
+        return unheard[0], self.pop(unheard[0])
 
 
 class Keeper:
@@ -54,6 +83,12 @@ class Keeper:
         self.queue.ANALYTICS_MAX_EVENTS, self.queue.compute_analytics_summary = UNREAD, lambda records: {}
         self.silent: dict[int, tuple[int, float]] = {}  # sockets by id: bytes that are not taken, and since when
         self.gave_back = time.monotonic()
+        self.sessions = Sessions(self.heard)
+
+    def heard(self, name: str) -> bool:
+        """Whether this visitor has listened for what waits."""
+        answers = self.queue.pending_messages_per_session.get(name)
+        return isinstance(answers, Answers) and answers.heard
 
     async def joined(self, body: Any, request: Any, username: Any) -> tuple[bool, Any, str]:
         """Gradio's push, for events that there are, of visitors within their bounds."""
@@ -67,7 +102,9 @@ class Keeper:
         if waiting.get(body.session_hash, 0) >= bound or sum(waiting.values()) >= UNREAD or large > WAITING_BYTES:
             return False, BUSY, "queue_full"
         if answers is None:
-            self.queue.pending_messages_per_session[body.session_hash] = Answers()
+            self.queue.pending_messages_per_session[body.session_hash] = Answers(
+                partial(self.sessions.listened.add, body.session_hash)
+            )
         found: tuple[bool, Any, str] = await self.push(body=body, request=request, username=username)
         return found
 
@@ -79,6 +116,8 @@ class Keeper:
             answers = kept.get(name)
             if isinstance(answers, Answers) and answers.left(now):
                 del kept[name]
+                if name not in self.sessions.listened:
+                    self.sessions.pop(name, None)
                 await self.queue.clean_events(session_hash=name)
                 self.queue.pending_event_ids_session.pop(name, None)
         for name in list(self.queue.pending_event_ids_session):

@@ -6,7 +6,6 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +13,24 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 import gradio as gr
+import torch
 from gradio.context import LocalContext
 
 from .._support.html import text
+from .._support.threads import torch_threads
 from .._support.web import HEAD, script, styles
 from ..attribution import METHODS
 from . import answers, views
 from . import session as steps
 from .session import MOST_BYTES, Gallery, Session
+from .visitors import Visitors, remembering
 
 HERE = Path(__file__).parent
 CSS = styles() + (HERE / "gradio.css").read_text(encoding="utf-8")
 FADE = 0.5  # where the slider begins: the map over the picture
 USUAL = ("contributions", "ixg", "intgrad", "gradcam")
 HOUR = 3600
+QUEUES = {"read": 2, "mix": 1, "compare": 1}  # requests answered at once
 NOTHING = ("no other class", -1)
 SLIDE = "(s) => document.documentElement.style.setProperty('--fade', s)"
 AS_SEEN = "(seen) => document.documentElement.style.setProperty('--seen', Number(seen))"
@@ -48,58 +51,6 @@ class Page(gr.Blocks):
         except gr.Error as error:  # a choice that is not offered: no fault of ours, and nothing for the log
             error.print_exception = False
             raise
-
-
-class Visitors:
-    """Who has been here: a visitor whose session is a new one had an old one, which is gone.
-
-    Sessions go after an hour, or when there are too many of them. What a page still shows of one must not be answered
-    from another picture.
-    """
-
-    def __init__(self, most: int = 100_000) -> None:
-        self.known: dict[str, None] = {}
-        self.most = most
-
-    def check(self, session: Session, whose: str | None) -> None:
-        if not session.begun and whose in self.known:
-            raise ValueError("your picture is no longer kept here: give it again, or choose one of the others")
-
-    def remember(self, whose: str | None) -> None:
-        if whose is not None:
-            self.known[whose] = None
-            while len(self.known) > self.most:
-                self.known.pop(next(iter(self.known)), None)
-
-
-def remembering(function: Callable[..., Any], visitors: Visitors, anew: bool) -> Callable[..., Any]:
-    """A step of a session, which its visitor still has; one that opens a picture `anew` may begin another."""
-
-    def checked(old: Session) -> str | None:
-        request = LocalContext.request.get(None)
-        whose = getattr(request, "session_hash", None)
-        if not anew:
-            visitors.check(old, whose)
-        return whose
-
-    def begun(outcome: Any) -> Any:
-        if isinstance(outcome, tuple) and isinstance(outcome[0], Session):
-            return replace(outcome[0], begun=True), *outcome[1:]
-        return outcome
-
-    @functools.wraps(function)
-    def answer(old: Session, *arguments: Any) -> Any:
-        whose = checked(old)
-        outcome = begun(function(old, *arguments))
-        visitors.remember(whose)
-        return outcome
-
-    @functools.wraps(function)
-    def stream(old: Session, *arguments: Any) -> Iterator[Any]:
-        checked(old)
-        yield from function(old, *arguments)
-
-    return stream if inspect.isgeneratorfunction(function) else answer
 
 
 def kindly(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -127,6 +78,33 @@ def kindly(function: Callable[..., Any]) -> Callable[..., Any]:
             raise said(error) from None
 
     return stream if inspect.isgeneratorfunction(function) else answer
+
+
+def beside_others(function: Callable[..., Any]) -> Callable[..., Any]:
+    """With its share of PyTorch's threads: those of several requests would wait for each other all the time."""
+    share = max(1, torch.get_num_threads() // sum(QUEUES.values()))
+
+    @functools.wraps(function)
+    def answer(*arguments: Any) -> Any:
+        with torch_threads(share):
+            return function(*arguments)
+
+    @functools.wraps(function)
+    def stream(*arguments: Any) -> Iterator[Any]:
+        outcomes = function(*arguments)
+        while True:  # each step may have a thread of its own
+            with torch_threads(share):
+                outcome = next(outcomes, None)
+            if outcome is None:
+                return
+            yield outcome
+
+    return stream if inspect.isgeneratorfunction(function) else answer
+
+
+def asking() -> str | None:
+    """The visitor whose request is being answered."""
+    return getattr(LocalContext.request.get(None), "session_hash", None)
 
 
 def given(event: gr.EventData, name: str) -> Any:
@@ -228,17 +206,17 @@ def queued(
     mode: str = "always_last",
     queue: str = "read",
 ) -> None:
-    """One request of a queue at a time; none of them is an API.
+    """An event with its place in a queue; none of them is an API.
 
     `wait` is where waiting is shown; `mode` says what becomes of events that come while one is answered.
     """
     event(
-        kindly(function),
+        kindly(beside_others(function)),
         inputs,
         outputs,
         api_visibility="private",
         concurrency_id=queue,
-        concurrency_limit=1,
+        concurrency_limit=QUEUES[queue],
         trigger_mode=mode,
         show_progress="minimal" if wait else "hidden",
         show_progress_on=wait,
@@ -257,7 +235,7 @@ def build(gallery: Gallery) -> Page:
 
 
 def _apart(gallery: Gallery) -> Gallery:
-    """With models of its own, for a queue of its own: hooks must not see another visitor's forward pass."""
+    """With models of its own: the hooks of some methods must not see another visitor's forward pass."""
     return Gallery({name: copy.deepcopy(model) for name, model in gallery.models.items()}, gallery.pictures)
 
 
@@ -266,7 +244,7 @@ def _wire(desk: Desk, gallery: Gallery) -> None:
 
     Multi-images and comparisons take several times as long as the rest, which does not wait for them.
     """
-    comparing, mixing = _apart(gallery), _apart(gallery)
+    comparing = _apart(gallery)
     session, visitors = desk.session, Visitors()
     shown = [session, desk.viewer, desk.bars, desk.region, desk.why, desk.versus, desk.comparison]
     whole = [*shown, desk.picker, desk.mixer, desk.cells, desk.about]
@@ -310,12 +288,12 @@ def _wire(desk: Desk, gallery: Gallery) -> None:
         return new, answers.tile_views(gallery, new)[1]
 
     def on_two(old: Session) -> Any:
-        new = steps.mix(mixing, old, 2)
-        return opened(new, answers.found_classes(mixing, new))
+        new = steps.mix(gallery, old, 2)
+        return opened(new, answers.found_classes(gallery, new))
 
     def on_three(old: Session) -> Any:
-        new = steps.mix(mixing, old, 3)
-        return opened(new, answers.found_classes(mixing, new))
+        new = steps.mix(gallery, old, 3)
+        return opened(new, answers.found_classes(gallery, new))
 
     def on_compare(old: Session, methods: list[str]) -> Iterator[str]:
         yield from answers.compared(comparing, old, methods)
@@ -324,7 +302,8 @@ def _wire(desk: Desk, gallery: Gallery) -> None:
         return answers.numbers_file(gallery, old)
 
     def listen(event: Any, function: Any, *rest: Any, **options: Any) -> None:
-        queued(event, remembering(function, visitors, function in (on_tile, on_upload)), *rest, **options)
+        anew = function in (on_tile, on_upload)
+        queued(event, remembering(function, visitors, asking, anew), *rest, **options)
 
     listen(desk.model.input, on_model, [session, desk.model], whole, desk.viewer)
     listen(desk.picker.select, on_tile, [session], whole, desk.viewer)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .._support.version import __version__
 from ..metrics.share import box_masks, positive_share
+from ..models.explanation import Explanation
 from ..models.facts import facts, named_classes
 from ..models.network import CoDANet
 
@@ -37,11 +38,39 @@ class Parts:
         return abs(self.inside + self.outside + self.bias - self.logit)
 
 
+class Maps:
+    """What every pixel adds to a class, [H, W]: of many classes each is computed when it is first asked for."""
+
+    def __init__(self, model: CoDANet, image: Tensor) -> None:
+        self.model, self.image = model, image
+        self.known: dict[int, Tensor] = {}
+
+    def explain(self, targets: Tensor | None = None) -> Explanation:
+        """For several classes [1, K], or the predicted one."""
+        why = self.model.explain(self.image[None].to(self.model.device, self.model.dtype), target=targets)
+        found = zip(why.targets.flatten().tolist(), why.pixels.flatten(0, -3).float().cpu(), strict=True)
+        self.known |= {target: pixels.clone() for target, pixels in found}
+        return why
+
+    def prepare(self, targets: Sequence[int]) -> None:
+        """Those that will be asked for, together."""
+        missing = torch.tensor([target for target in targets if target not in self.known])
+        for some in missing.split(CLASSES_AT_ONCE) if len(missing) else ():
+            self.explain(some[None])
+
+    def __getitem__(self, target: int) -> Tensor:
+        self.prepare([target])
+        return self.known[target]
+
+    def __deepcopy__(self, memo: object) -> Maps:
+        return self  # Gradio copies what a session begins with, and need not copy the model
+
+
 @dataclass(frozen=True)
 class Reading:
     image: Tensor  # [C, H, W], as the model saw it
     logits: Tensor  # [K]
-    pixels: Tensor  # contributions to every class, [K, H, W]
+    pixels: Maps  # contributions to every class
     bias: float
     class_names: tuple[str, ...]
     exact_for: str = ""  # what the contributions are exact for, where that is not the pixels
@@ -54,7 +83,7 @@ class Reading:
     @property
     def size(self) -> tuple[int, int]:
         """(H, W)"""
-        height, width = self.pixels.shape[1:]
+        height, width = self.image.shape[1:]
         return int(height), int(width)
 
     def ranked(self, number: int | None = None) -> list[int]:
@@ -87,6 +116,7 @@ class Reading:
 
     def numbers(self, model: CoDANet, box: Box | None, target: int, versus: int | None = None) -> dict[str, Any]:
         """Everything the page says of the picture, for JSON."""
+        self.pixels.prepare(range(len(self.logits)))
         shown = self.parts(box, target, versus)
         return {
             "codanet": __version__,
@@ -120,6 +150,7 @@ class Reading:
 
     def table(self, box: Box | None) -> str:
         """Every class with its logit and the parts of it, as CSV."""
+        self.pixels.prepare(range(len(self.logits)))
         stream = io.StringIO()
         lines = csv.writer(stream, lineterminator="\n")
         places = ("inside box", "outside box") if box else ("all pixels",)
@@ -138,18 +169,16 @@ def plain(name: str) -> str:
 
 
 def read(model: CoDANet, image: Tensor) -> Reading:
-    """What `model` makes of an image [C, H, W] in [0, 1], for all its classes."""
-    explanations = [
-        model.explain(image[None].to(model.device, model.dtype), target=some[None])
-        for some in torch.arange(model.num_classes).split(CLASSES_AT_ONCE)
-    ]
+    """What `model` makes of an image [C, H, W] in [0, 1]."""
+    maps, few = Maps(model, image.cpu()), model.num_classes <= CLASSES_AT_ONCE
+    why = maps.explain(torch.arange(model.num_classes)[None] if few else None)  # else: as they are asked for
     return Reading(
-        image=image.cpu(),
-        logits=explanations[0].logits[0].float().cpu(),
-        pixels=torch.cat([explanation.pixels[0] for explanation in explanations]).float().cpu(),
+        image=maps.image,
+        logits=why.logits[0].float().cpu(),
+        pixels=maps,
         bias=model.logit_bias,
         class_names=named_classes(model),
-        exact_for=explanations[0].exact_for,
+        exact_for=why.exact_for,
     )
 
 

@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from .._support.html import picture_uri
 from ..data import DataError, ImageData, decode
 from ..data.examples import examples
 from ..data.image import fit, size_for, to_image, to_tensor
@@ -68,14 +69,17 @@ def seen_by(key: str, title: str, image: Image.Image, models: Mapping[str, CoDAN
 
 
 def _tile(photo: Image.Image) -> str:
-    small = photo.copy()
-    small.thumbnail((TILE_SIDE, TILE_SIDE))
-    return views.photo_uri(small)
+    if max(photo.size) <= TILE_SIDE:
+        return picture_uri(photo)
+    scale = TILE_SIDE / max(photo.size)
+    small = photo.resize((round(photo.width * scale) or 1, round(photo.height * scale) or 1), reducing_gap=2)
+    return picture_uri(small, "JPEG")
 
 
 def fitted(image: Image.Image, model: CoDANet) -> Tensor:
     """As `read_image` gives it, of a picture that is decoded and turned already."""
-    shaped = fit(image.convert("L" if model.image_channels == 1 else "RGB"), size_for(model))
+    mode = "L" if model.image_channels == 1 else "RGB"
+    shaped = fit(image if image.mode == mode else image.convert(mode), size_for(model))
     return to_tensor(shaped).float() / 255
 
 
@@ -238,5 +242,6 @@ def finds(gallery: Gallery, session: Session) -> list[tuple[int, Box, float]]:
     images = torch.stack([known[key].images[session.model] for key in session.shown])
     with torch.no_grad():
         targets = model(images.to(model.device, model.dtype)).argmax(1).tolist()
+    reading.pixels.prepare(targets)
     boxes = [cell(reading, session.cells, place) for place in range(len(targets))]
     return [(target, box, share(reading, target, box)) for target, box in zip(targets, boxes, strict=True)]

@@ -155,6 +155,7 @@ def region(reading: Reading, target: int, versus: int | None, box: Box | None) -
         )
     listed = reading.ranked(ROWS)
     listed += [c for c in (target, versus) if c is not None and c not in listed]
+    reading.pixels.prepare(listed)
     parts = {c: reading.parts(box, c) for c in listed}
     largest = max(abs(part.inside) for part in parts.values()) or 1.0
     rows = "".join(

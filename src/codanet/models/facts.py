@@ -5,7 +5,8 @@ from typing import Any
 
 from .network import CoDANet
 
-FACTS = ("recipe", "data", "seed", "epochs", "hours", "val_accuracy", "val_images", "data_checksum", "versions")
+ACCURACY = ("val_accuracy", "val_images", "test_accuracy", "test_images")
+FACTS = ("recipe", "data", "seed", "epochs", "hours", *ACCURACY, "data_checksum", "versions")
 
 
 def facts(model: CoDANet) -> dict[str, Any]:
