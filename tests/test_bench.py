@@ -152,14 +152,13 @@ class TestProducts:
         assert self.flops(products) == 2 * (2 * 4 * 6 * 5)  # Wx + b, and the gradient of W
 
     def test_the_products_of_a_step_are_recorded(self):
-        """Of each layer a convolution, what it gives back to filters and (but for the first) to its input, the norms'
-        product and its two, the Gram matrix's."""
+        """Of each layer two convolutions and what they give back, the norms' product and its two, the Gram matrix's."""
         model = build("nano_coda", "codanet")
         products = record(runner(model, "step", torch.rand(4, 3, 8, 8)))
         names = [product.function.overloadpacket.__name__ for product in products]
         depth = len(model.layers)
-        assert (names.count("convolution"), names.count("convolution_backward")) == (depth, depth - 1)
-        assert names.count("mm") == (1 + 3) * depth
+        assert (names.count("convolution"), names.count("convolution_backward")) == (2 * depth, 2 * depth)
+        assert names.count("mm") == 3 * depth
         assert names.count("bmm") >= 2 * depth
         replay(products)()
 

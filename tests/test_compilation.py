@@ -20,7 +20,7 @@ def compiled_shapes(monkeypatch) -> list[tuple]:
     """Shapes of the encoded pictures, one for each graph that was handed to the compiler."""
     shapes: list[tuple] = []
 
-    def backend(graph, inputs):
+    def backend(graph, inputs, options):
         values = [node.meta["example_value"] for node in graph.graph.nodes if node.op == "placeholder"]
         shapes.extend(each.shape for each in values if isinstance(each, torch.Tensor) and each.ndim == 4)
         return graph.forward
@@ -47,7 +47,7 @@ def test_growing_pictures_are_compiled_size_by_size_and_batches_share(model, com
 
 
 def test_a_network_that_cannot_be_compiled_goes_on_in_words(model, monkeypatch):
-    def backend(graph, inputs):
+    def backend(graph, inputs, options):
         raise RuntimeError("no compiler\nis here")
 
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))

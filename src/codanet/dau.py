@@ -4,7 +4,7 @@ Algorithm 1 of the paper makes the weights w(p): n·d numbers at every patch p, 
 are not needed (but for the 1-norm). With Â_j = [A_j, b_j], of R = r + 1 columns (r without b), and z = [B p, 1], the
 unscaled weight of unit j is u_j = Â_j z, and
 
-    u_jᵀp = Σ_i z_i (Â_ijᵀp)                      one convolution with the R·n filters Â and the r of B, and a short sum
+    u_jᵀp = Σ_i z_i (Â_ijᵀp)                      a convolution with the R·n filters Â, one with the r of B, a short sum
     ‖u_j‖ = ‖L_jᵀz‖  with  L_j L_jᵀ = Â_jᵀÂ_j     L is of the parameters alone: one small matrix product
     Σ_j t_j w_j = Σ_ij (z_i t_j scale_j) Â_ij      rows t pulled back through the layer: the transposed convolution
 
@@ -12,8 +12,8 @@ with w_j = scale_j u_j. Of Algorithm 1's steps, `dim_reduction` became z, `act_f
 and summing the convolution and Σ_i; its `weightings` are never made. In numbers, z is kept divided by its largest entry
 and L_j by a size s_j (rescale.py), so that squares neither overflow nor vanish; scale makes up for both.
 
-All of it is plain PyTorch but for one gradient (convolution.py), so autograd, torch.func, torch.compile and
-torch.export follow.
+All of it is plain PyTorch, so autograd, torch.func, torch.compile and torch.export follow. Â and B are convolved apart:
+joined, the gradient of y and z would have to be joined as well, which took a compiled training step a fifth more time.
 """
 
 import math
@@ -21,11 +21,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv_transpose2d
+from torch.nn.functional import conv2d, conv_transpose2d
 from torch.utils.checkpoint import checkpoint
 
 from ._support.numbers import check_whole
-from .convolution import convolution
 from .rescale import NormFactor, Rescale, Rescaling, norm_factor, rescaling
 
 
@@ -92,12 +91,11 @@ class _DAU(nn.Module):
     def _compute(self, x: Tensor, F: Tensor, size: Tensor, padding: int) -> tuple[Tensor, Tensor, Tensor]:
         """The equations at the head of this file: the outputs w_jᵀp, and z and scale, of which the weights are made."""
         R, n, d = self.A.shape
-        filters = self._filters(torch.cat([self.A.view(R * n, d), self.B]), x.dtype)
-        products = convolution(x, filters, self.stride, padding)
-        N, M, H, W = products.shape
-        products = products.permute(0, 2, 3, 1).reshape(-1, M).to(F.dtype)  # [P, M], a view in channels-last memory
-        y, z = products.split([R * n, self.rank], 1)  # Âᵀp and B p
-        y = y.unflatten(1, (R, n))
+        y = conv2d(x, self._filters(self.A.view(R * n, d), x.dtype), None, self.stride, padding)  # Âᵀp
+        N, _, H, W = y.shape
+        y = y.permute(0, 2, 3, 1).reshape(-1, R, n).to(F.dtype)  # [P, R, n], a view in channels-last memory
+        z = conv2d(x, self._filters(self.B, x.dtype), None, self.stride, padding)  # B p
+        z = z.permute(0, 2, 3, 1).reshape(-1, self.rank).to(F.dtype)
         if self.has_bias:
             z = torch.cat([z, torch.ones_like(z[:, :1])], 1)
         largest = z.detach().abs().amax(1, keepdim=True).clamp(min=2.0**-100)  # a constant: no result depends on it
