@@ -21,7 +21,8 @@ import codanet
 import processes
 from codanet.data import load_data
 from codanet.data.split import held_out
-from codanet.training import train
+from codanet.training import bfloat16, train
+from codanet.training.bfloat16 import check_bfloat16
 from codanet.training.callbacks import Divergence
 from codanet.training.run_files import BEST, LAST
 from codanet.training.schedule import side_at, temperature_at
@@ -294,6 +295,18 @@ def test_sweep_and_compile_and_precision(pictures, tmp_path):
         assert codanet.load(tmp_path / "runs" / f"temperature={value}" / "model.safetensors").temperature == value
     result = train(path, tmp_path / "low", quiet=True, temperature=8, precision="bf16-mixed", regularisation=0.01)
     assert codanet.load(result.weights).temperature == 8
+
+
+def test_a_processor_that_does_not_compute_in_bfloat16(pictures, tmp_path, monkeypatch):
+    offers, plain = tmp_path / "offers", tmp_path / "plain"
+    offers.write_text("flags : avx2 amx_bf16 amx_tile")
+    plain.write_text("flags : avx2")
+    monkeypatch.setattr(bfloat16, "PRODUCT", "1 + 1")
+    check_bfloat16(offers)
+    monkeypatch.setattr(bfloat16, "PRODUCT", f"import os; os.kill(os.getpid(), {int(signal.SIGILL)})")
+    check_bfloat16(plain)
+    with pytest.raises(ValueError, match="a product in bfloat16 ends the process.*ONEDNN_MAX_CPU_ISA"):
+        check_bfloat16(offers)
 
 
 def test_compiled_runs_can_be_taken_up_without_compiling(pictures, tmp_path):

@@ -36,6 +36,7 @@ from ..models.network import CoDANet
 from ..models.peers import PEERS, create_peer
 from ..models.weights import save
 from ..models.zoo import create_model
+from .bfloat16 import check_bfloat16
 from .callbacks import Checkpoints, ContributionMaps, Lines, training_bar
 from .checkpoint import SETTINGS_KEY, Damaged, read_checkpoint
 from .module import Classification
@@ -120,6 +121,8 @@ def _check(settings: Settings, folder: Path) -> None:
     augmentation(settings.augmentation, 32)
     if settings.backbone:
         check_backbone(settings)
+    if settings.precision == "bf16-mixed" and settings.accelerator in ("auto", "cpu"):
+        check_bfloat16()
     pictures = Path(settings.data).resolve()
     if pictures.is_dir() and pictures in (folder.resolve(), *folder.resolve().parents):
         raise ValueError(
