@@ -10,17 +10,19 @@ from codanet.models.network import Layer
 from codanet.training.muon import RMS, Muon, orthogonalised
 
 
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(5, 40), (40, 5), (12, 12)])
-def test_orthogonalised(shape):
+def test_orthogonalised(shape, dtype):
     torch.manual_seed(0)
     matrix = torch.randn(shape)
-    made = orthogonalised(matrix)
+    made = orthogonalised(matrix, dtype)
+    assert made.dtype == matrix.dtype
     values = torch.linalg.svdvals(made)
     assert values.min() > 0.6
     assert values.max() < 1.3
     u, _, v = torch.linalg.svd(matrix, full_matrices=False)
     assert (made * (u @ v)).sum() / made.norm() / (u @ v).norm() > 0.97  # and points where U Vᵀ does
-    assert torch.equal(orthogonalised(torch.zeros(3, 4)), torch.zeros(3, 4))
+    assert torch.equal(orthogonalised(torch.zeros(3, 4), dtype), torch.zeros(3, 4))
 
 
 def test_size_of_an_update():

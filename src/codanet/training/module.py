@@ -175,13 +175,18 @@ class Classification(LightningModule):
         self.log("val_accuracy", right / number, prog_bar=True, rank_zero_only=True)
 
     def configure_optimizers(self) -> Any:
-        kind = Muon if self.settings.optimiser == "muon" else torch.optim.Adam
+        muon = self.settings.optimiser == "muon"
         learning = self.model if isinstance(self.model, Peer) else self.model.layers
         groups: list[dict[str, Any]] = [{"params": list(learning.parameters())}]
         if self.settings.finetune and isinstance(self.model, HybridNet):
             tuned = [p for p in self.model.backbone.parameters() if p.requires_grad]
-            groups.append({"params": tuned, "lr": TUNING_RATE, **({"adam": True} if kind is Muon else {})})
-        optimiser = kind(groups, self.settings.learning_rate)
+            groups.append({"params": tuned, "lr": TUNING_RATE, **({"adam": True} if muon else {})})
+        optimiser: torch.optim.Optimizer
+        if muon:
+            low = torch.bfloat16 if self.settings.precision == "bf16-mixed" else None
+            optimiser = Muon(groups, self.settings.learning_rate, dtype=low)
+        else:
+            optimiser = torch.optim.Adam(groups, self.settings.learning_rate)
         steps = max(1, int(self.trainer.estimated_stepping_batches))
         per_epoch = max(1, math.ceil(steps / self.settings.epochs))
 

@@ -18,16 +18,19 @@ ITERATIONS = 5
 RMS = 0.2  # root mean square of an update at a learning rate of 1, as Adam's: its learning rates carry over
 
 
-def orthogonalised(matrix: Tensor) -> Tensor:
-    """About U Vᵀ of the matrix U S Vᵀ, by Newton and Schulz's iteration: singular values within 0.7 to 1.2."""
+def orthogonalised(matrix: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """About U Vᵀ of the matrix U S Vᵀ, by Newton and Schulz's iteration: singular values within 0.7 to 1.2.
+
+    dtype: Of the iteration; the matrix's own if not given.
+    """
     a, b, c = COEFFICIENTS
     flipped = matrix.shape[0] > matrix.shape[1]
     x = matrix.t() if flipped else matrix
-    x = x / x.norm().clamp(min=torch.finfo(x.dtype).tiny)
+    x = (x / x.norm().clamp(min=torch.finfo(x.dtype).tiny)).to(dtype or x.dtype)
     for _ in range(ITERATIONS):
         square = x @ x.t()
         x = a * x + (b * square + c * square @ square) @ x
-    return x.t() if flipped else x
+    return (x.t() if flipped else x).to(matrix.dtype)
 
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8  # Adam's
@@ -37,12 +40,20 @@ class Muon(Optimizer):
     """For parameters that are filters: B [r, d], and A [R, n, d] taken as the R·n filters of one convolution.
 
     A group with "adam": True is updated as Adam does: norms, biases and the filters of a backbone.
+
+    dtype: Of the iteration, if it is another than the parameters'. In float32 it takes a third of a step of 128 images
+        of 16x16 on one core that multiplies in bfloat16 (AMX).
     """
 
     def __init__(
-        self, parameters: Iterable[Tensor] | Iterable[dict[str, Any]], learning_rate: float, momentum: float = 0.95
+        self,
+        parameters: Iterable[Tensor] | Iterable[dict[str, Any]],
+        learning_rate: float,
+        momentum: float = 0.95,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__(parameters, {"lr": learning_rate, "momentum": momentum, "adam": False})
+        self.dtype = dtype
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -69,7 +80,7 @@ class Muon(Optimizer):
                 ahead = parameter.grad.add(state["momentum"], alpha=group["momentum"])  # Nesterov's
                 matrix = ahead.reshape(-1, ahead.shape[-1])
                 size = group["lr"] * RMS * math.sqrt(max(matrix.shape))
-                parameter.add_(orthogonalised(matrix).view_as(parameter), alpha=-size)
+                parameter.add_(orthogonalised(matrix, self.dtype).view_as(parameter), alpha=-size)
         return loss
 
 
