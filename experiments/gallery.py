@@ -1,8 +1,10 @@
 """The README's pictures of the shipped CIFAR-10 model: sure and right, sure and wrong, a multi-image.
 
-The multi-image also beside the maps of post-hoc methods, the strongest first.
+The multi-image also beside the maps of post-hoc methods, the strongest first. With the data of the 64x64 model, for
+each of its classes the validation picture that it is surest of, right or wrong.
 
 python experiments/gallery.py docs/images
+python experiments/gallery.py docs/images --tiny-imagenet tiny-imagenet-20.zip
 """
 
 import argparse
@@ -26,10 +28,28 @@ def logits_of(model: codanet.CoDANet, images: Tensor) -> Tensor:
         return torch.cat([model(some.float() / 255) for some in images.split(250)])
 
 
+def tiny_imagenet(root: Path, output: Path) -> None:
+    model, data = codanet.load("tiny-imagenet-20"), load_data("tiny-imagenet", root=root)
+    images, labels = data.val.__getitems__(list(range(len(data.val))))
+    logits = logits_of(model, images)
+    surest = logits.argmax(0)
+    titles = [
+        name if labels[place] == number else f"{data.classes[labels[place]]} taken for {name}"
+        for number, (name, place) in enumerate(zip(data.classes, surest.tolist(), strict=True))
+    ]
+    why = model.explain(images[surest].float() / 255, torch.arange(model.num_classes))
+    plot.save(plot.contribution_maps(why, columns=10, titles=titles), output / "tiny-imagenet.png")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path)
-    output = parser.parse_args().output
+    parser.add_argument("--tiny-imagenet", type=Path, help="data of the 64x64 model: draw it alone")
+    options = parser.parse_args()
+    output = options.output
+    if options.tiny_imagenet:
+        tiny_imagenet(options.tiny_imagenet, output)
+        return
     model, data = codanet.load("cifar10"), load_data("cifar10")
     images, labels = data.val.__getitems__(list(range(IMAGES)))
     logits = logits_of(model, images)

@@ -2,6 +2,7 @@
 
 python experiments/ship.py runs/cifar10-cpu cifar10
 python experiments/ship.py runs/photos waste --data trashnet
+python experiments/ship.py runs/tiny-imagenet-cpu tiny-imagenet-20 --root tiny-imagenet-20.zip
 """
 
 import argparse
@@ -20,11 +21,11 @@ from codanet.training.run_files import MODEL
 FINGERPRINTS = Path(__file__).resolve().parent.parent / "tests" / "fingerprints"
 
 
-def accuracy(model: codanet.CoDANet, data: str) -> tuple[float, int]:
+def accuracy(model: codanet.CoDANet, data: str, root: Path | None) -> tuple[float, int]:
     """On all of the data set's test images, or on those of a folder that the training held out."""
     right = number = 0
     with torch.no_grad():
-        for images, labels in batches(read_data({"model": model}, data, None, None, "auto").val, 64):
+        for images, labels in batches(read_data({"model": model}, data, root, None, "auto").val, 64):
             right += int((model(images.float() / 255).argmax(1) == labels).sum())
             number += len(labels)
     return right / number, number
@@ -51,13 +52,14 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="folder of a finished run")
     parser.add_argument("name", help="what codanet.load will know it by")
     parser.add_argument("--data", help="the folder of pictures it was trained on, if it was one")
+    parser.add_argument("--root", type=Path, help="folder or archive of the data set, if it was not fetched")
     arguments = parser.parse_args()
     model = codanet.load(arguments.run / MODEL)
     hybrid = isinstance(model, HybridNet)
     if hybrid:  # with the backbone's filters as the file will hold them
         codanet.save(model, SHIPPED / f"{arguments.name}.safetensors", half_backbone=True)
         model = codanet.load(arguments.name)
-    share, number = accuracy(model, arguments.data or model.provenance["data"])
+    share, number = accuracy(model, arguments.data or model.provenance["data"], arguments.root)
     settings = model.provenance["settings"]
     looked_at = "test" if settings.get("holdout") else "val"  # the choices were made on other images, or on these
     provenance = model.provenance | {f"{looked_at}_accuracy": share, f"{looked_at}_images": number}

@@ -102,7 +102,7 @@ class _DAU(nn.Module):
         z = z / largest
 
         v = (z @ F.flatten(1)).view(-1, *F.shape[1:])  # F_jᵀz, [P, m, n], with F_j = L_j / s_j
-        power = v.abs().sum(1) if self._rescaling.order == 1 else v.square().sum(1)
+        power = v.abs().sum(1) if self._rescaling.order == 1 else (v * v).sum(1)
         some = power > 0  # a zero weight stays zero, and has no direction to grow in
         power = torch.where(some, power, 1.0)  # since √ has no derivative at 0
         norm = power if self._rescaling.order == 1 else power.sqrt()  # ‖u_j‖ / (largest s_j)
