@@ -64,8 +64,9 @@ def main() -> None:
     looked_at = "test" if settings.get("holdout") else "val"  # the choices were made on other images, or on these
     provenance = model.provenance | {f"{looked_at}_accuracy": share, f"{looked_at}_images": number}
     for stage in [*provenance.get("stages", []), {"settings": settings}]:  # where things were is nobody's business
-        for place in ("root", "start"):
-            stage["settings"][place] = None if stage["settings"].get(place) is None else "an earlier stage"
+        stage["settings"]["root"] = None
+        if stage["settings"].get("start") is not None:
+            stage["settings"]["start"] = "an earlier stage"
     settings["data"] = provenance["data"]
     SHIPPED.mkdir(exist_ok=True)
     codanet.save(model, SHIPPED / f"{arguments.name}.safetensors", provenance=provenance, half_backbone=hybrid)
