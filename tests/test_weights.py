@@ -209,7 +209,7 @@ def test_impossible_image_sizes_are_refused(size):
 
 
 def test_models_as_timm_users_expect():
-    assert codanet.list_models(pretrained=True) == ["cifar10", "waste"]
+    assert codanet.list_models(pretrained=True) == ["cifar10", "tiny-imagenet-20", "waste"]
     assert "s_coda" in codanet.list_models()
     images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     expected = codanet.load("cifar10")(images)

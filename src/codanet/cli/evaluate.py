@@ -39,7 +39,7 @@ def parser() -> Parser:
         "models",
         metavar="MODEL",
         nargs="+",
-        help="cifar10 or waste, which come with the package, a .safetensors or .onnx file, resnet56:PATH or "
+        help="a model that comes with the package, such as cifar10, a .safetensors or .onnx file, resnet56:PATH or "
         "resnet56:official",
     )
     parser.add_argument("--data", required=True, help="a data set's name, or a folder of pictures")

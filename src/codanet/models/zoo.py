@@ -22,7 +22,7 @@ def list_models(pretrained: bool = False) -> list[str]:
     Examples:
         >>> import codanet
         >>> codanet.list_models(pretrained=True)
-        ['cifar10', 'waste']
+        ['cifar10', 'tiny-imagenet-20', 'waste']
     """
     return list_shipped() if pretrained else list(ARCHITECTURES)
 
