@@ -173,6 +173,32 @@ def test_interrupt_from_the_keyboard(recipe, tmp_path):
     assert "Traceback" not in errors
 
 
+@pytest.mark.parametrize("where", ["on_train_batch_start", "on_train_batch_end", "on_validation_end", "on_train_end"])
+def test_interrupt_that_something_swallows(recipe, tmp_path, where):
+    """As a destructor, a callback of C++ or another's `except:` does: the run ends between two batches all the same."""
+    swallowing = (
+        "import os, signal, time\n"
+        "import codanet.training.run\n"
+        "class Swallowing(codanet.training.run.Checkpoints):\n"
+        "    pressed = False\n"
+        f"    def {where}(self, *_):\n"
+        "        if Swallowing.pressed:\n"
+        "            return\n"
+        "        Swallowing.pressed = True\n"
+        "        try:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "            time.sleep(0.01)\n"
+        "        except BaseException:\n"
+        "            pass\n"
+        "codanet.training.run.Checkpoints = Swallowing\n"
+    )
+    result = processes.run(swallowing + COMMAND, "train", recipe, "--output", tmp_path / "run")
+    assert result.returncode == 130
+    assert "goes on from the last complete epoch" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert processes.codanet("train", recipe, "--output", tmp_path / "run").returncode == 0
+
+
 def test_finished_run_is_not_run_again(uninterrupted, recipe, tmp_path):
     before = (uninterrupted / LAST).stat().st_mtime
     result = train(recipe, uninterrupted, quiet=True)

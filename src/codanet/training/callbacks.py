@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from .._support.interrupts import Interrupts
 from .._support.messages import duration
 from ..plot import contribution_maps, save
 from .checkpoint import SETTINGS_KEY
@@ -73,6 +74,21 @@ class Checkpoints(Callback):
         if improved:
             save_whole(trainer, self.folder / BEST)
         save_whole(trainer, self.folder / LAST)
+
+
+class Stops(Callback):
+    """A Ctrl-C, between two batches: the threads that write the logs are not in the middle of anything there."""
+
+    def __init__(self, heard: Interrupts) -> None:
+        self.heard = heard
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self.heard.check()
+
+    def on_validation_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self.heard.check()
 
 
 class ContributionMaps(Callback):
