@@ -162,6 +162,27 @@ def test_killed_while_saving(moment, uninterrupted, recipe, tmp_path):
     assert not list(folder.glob(".*"))
 
 
+def test_checkpoints_are_written_in_their_folder_alone(recipe, tmp_path):
+    """Killed while one is written, a run leaves nothing in the system's temporary folder."""
+    (tmp_path / "temporary").mkdir()
+    killed_while_writing = (
+        "import os, pathlib, signal, tempfile\n"
+        "import codanet.training.run\n"
+        "def cut(fd, replace=os.fsync):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "made = tempfile.mkstemp\n"
+        "tempfile.mkstemp = lambda *words, **names: (made(*words, **names), cut(0))[0]\n"
+        "os.fsync = cut\n"
+    )
+    words = ("train", recipe, "--output", tmp_path / "run")
+    result = processes.run(killed_while_writing + COMMAND, *words, env={"TMPDIR": str(tmp_path / "temporary")})
+    assert result.returncode == -signal.SIGKILL
+    assert not list((tmp_path / "temporary").iterdir())
+    assert [path.name for path in (tmp_path / "run").glob(".*.part")] == [".best.ckpt.part"]
+    assert processes.codanet(*words).returncode == 0
+    assert not list((tmp_path / "run").glob(".*"))
+
+
 def test_interrupt_from_the_keyboard(recipe, tmp_path):
     folder = tmp_path / "run"
     with Forked(COMMAND, "train", recipe, "--output", folder, "--epochs", 2000) as process:

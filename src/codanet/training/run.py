@@ -37,7 +37,7 @@ from ..models.network import CoDANet
 from ..models.peers import PEERS, create_peer
 from ..models.weights import save
 from ..models.zoo import create_model
-from .callbacks import Checkpoints, ContributionMaps, Lines, Stops, training_bar
+from .callbacks import Checkpoints, ContributionMaps, InItsPlace, Lines, Stops, training_bar
 from .checkpoint import SETTINGS_KEY, Damaged, read_checkpoint
 from .module import Classification
 from .photos import build, calibrate, check_backbone, featured, finished, load_pictures
@@ -208,6 +208,7 @@ def _trainer(settings: Settings, described: Mapping[str, Any], folder: Path, qui
         use_distributed_sampler=False,  # `batches` gives every process its share
         logger=[kind(folder, name=LOGS, version=start) for kind in (CSVLogger, TensorBoardLogger)],
         callbacks=callbacks,
+        plugins=[InItsPlace()],
         enable_checkpointing=False,  # `Checkpoints` writes them whole or not at all
         enable_progress_bar=bar is not None,
         enable_model_summary=False,
