@@ -139,6 +139,14 @@ def test_those_who_never_listen_make_room(served, monkeypatch):
     assert f"silent-{keeper.NEW - 1}" in waiting
 
 
+def test_pictures_of_those_who_never_listen_make_room(served, monkeypatch):
+    monkeypatch.setattr(keeper, "WAITING_BYTES", 1000)
+    monkeypatch.setattr(keeper, "GRACE", 0.0)
+    assert join(served, "heavy", "on_upload", [None], {"content": "x" * 900, "title": "x"})[0] == 200
+    assert '"success":true' in answer(served, "light", "on_upload", [None], upload())
+    assert "heavy" not in served._queue.pending_event_ids_session
+
+
 def test_no_statistics_of_visitors_are_made(served, monkeypatch):
     """They take longer with every event, and remember who asked what."""
     made = []

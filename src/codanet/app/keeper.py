@@ -82,31 +82,42 @@ class Keeper:
         if body.fn_index not in self.page.fns or not HASH.fullmatch(str(name)):
             return False, "There is no such event on this page.", "error"
         await self.drop_left()
-        if not self.heard(name) and self.waiting(heard=False) >= NEW:
-            await self.make_room()
+        while (self.heavy(body) or (self.crowded(name) and not self.heard(name))) and await self.make_room():
+            pass
         answers = self.queue.pending_messages_per_session.get(name)
         bound = LISTENED if answers is not None and answers.listening else UNHEARD
-        full = self.waiting(heard=True) >= UNREAD if self.heard(name) else self.waiting(heard=False) >= NEW
-        large = size(body) + sum(size(event.data) for event in list(self.queue.event_ids_to_events.values()))
-        if len(self.queue.pending_event_ids_session.get(name, ())) >= bound or full or large > WAITING_BYTES:
+        own = len(self.queue.pending_event_ids_session.get(name, ()))
+        if own >= bound or self.crowded(name) or self.heavy(body):
             return False, BUSY, "queue_full"
         if answers is None:
             self.queue.pending_messages_per_session[name] = Answers()
         found: tuple[bool, Any, str] = await self.push(body=body, request=request, username=username)
         return found
 
+    def heavy(self, body: Any) -> bool:
+        """Whether this event's picture would be more than may wait."""
+        waiting = sum(size(each.data) for each in list(self.queue.event_ids_to_events.values()))
+        return size(body) + waiting > WAITING_BYTES
+
+    def crowded(self, name: str) -> bool:
+        """Whether there is no place for another event of those like this visitor."""
+        heard = self.heard(name)
+        return self.waiting(heard=heard) >= (UNREAD if heard else NEW)
+
     def waiting(self, *, heard: bool) -> int:
         """Events not answered, or answers not fetched, of those who have listened or of those who have not."""
         events = self.queue.pending_event_ids_session
         return sum(len(ids) for name, ids in list(events.items()) if self.heard(name) == heard)
 
-    async def make_room(self) -> None:
-        """The place of the one that has been silent for longest, if it has had time to listen."""
+    async def make_room(self) -> bool:
+        """The place of the one that has been silent for longest, if it has had time to; whether there was one."""
         now, kept = time.monotonic(), self.queue.pending_messages_per_session
         silent = {name: each for name, each in list(kept.items()) if isinstance(each, Answers) and not each.heard}
         name = min(silent, key=lambda name: silent[name].asked, default=None)
-        if name is not None and silent[name].left(now, GRACE):
-            await self.drop(name)
+        if name is None or not silent[name].left(now, GRACE):
+            return False
+        await self.drop(name)
+        return True
 
     async def drop(self, name: str) -> None:
         """A visitor's answers, and events that wait."""
