@@ -24,7 +24,8 @@ from report import Part
 
 POLITE, RUDE = 8, 8
 PAUSE = 5.0  # seconds between two looks that are half a second apart
-SLACK = {"MiB": 0, "descriptors": 200, "threads": 4, "temporary files": 0}
+# the page's pool has 8 threads, which come with the load and go when they were idle for ten seconds
+SLACK = {"MiB": 0, "descriptors": 200, "threads": 8, "temporary files": 0}
 EVENTS = ("on_upload", "on_tile", "on_class", "on_why", "on_box", "on_mix", "on_two", "table_file")
 
 

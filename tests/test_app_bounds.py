@@ -48,6 +48,10 @@ def join(page, visitor, function, data, event=None):
 def answer(page, visitor, function, data, event=None):
     status, words = join(page, visitor, function, data, event)
     assert status == 200, words
+    return told(page, visitor)
+
+
+def told(page, visitor):
     with urllib.request.urlopen(f"{page.local_url}gradio_api/queue/data?session_hash={visitor}", timeout=60) as stream:
         return next(line.decode() for line in stream if b"process_completed" in line)
 
@@ -90,7 +94,7 @@ def test_answers_that_nobody_fetches_are_bounded_and_dropped(served, monkeypatch
     assert statuses == [200] * keeper.UNHEARD + [503] * (8 - keeper.UNHEARD)
     for number in range(100):
         join(served, f"deaf-{number}", "on_upload", [None], upload())
-    assert sum(map(len, queue.pending_event_ids_session.values())) <= keeper.UNREAD
+    assert sum(map(len, queue.pending_event_ids_session.values())) <= keeper.NEW
     monkeypatch.setattr(keeper, "PATIENCE", 0.0)
     monkeypatch.setattr(keeper, "ROUND", 0.1)
     deadline = time.monotonic() + 30
@@ -102,19 +106,45 @@ def test_answers_that_nobody_fetches_are_bounded_and_dropped(served, monkeypatch
 
 
 def test_those_who_never_listen_do_not_push_others_out(served, monkeypatch):
-    kept, queue = served.state_holder, served._queue
-    monkeypatch.setattr(kept, "capacity", keeper.UNHEARD_SESSIONS + 2)
+    """They have no session, not even between another's question and the moment in which its answer is asked for."""
+    kept, read = served.state_holder, []
+    monkeypatch.setattr(kept, "capacity", 3)
+    monkeypatch.setattr(session, "read", lambda *words, known=session.read: read.append(1) or known(*words))
     assert '"success":true' in answer(served, "listening", "on_upload", [None], upload())
-    assert all(
-        join(served, f"never-{number}", "on_upload", [None], upload())[0] == 200
-        for number in range(2 * keeper.UNHEARD_SESSIONS)
-    )
-    deadline = time.monotonic() + 30
-    while len(queue) or any(queue.active_jobs):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    assert len(kept.session_data) <= kept.capacity
-    assert '"success":true' in answer(served, "listening", "on_why", [None, 1])
+    assert join(served, "beginning", "on_upload", [None], upload())[0] == 200
+    before = len(read)
+    assert all(join(served, f"never-{number}", "on_upload", [None], upload())[0] == 200 for number in range(8))
+    time.sleep(0.3)
+    assert len(read) == before  # and nothing is computed for them
+    assert not [name for name in kept.session_data if name.startswith("never")]
+    assert not [name for name in kept.time_last_used if name.startswith("never")]
+    assert '"success":true' in told(served, "beginning")
+    for name in ("listening", "beginning"):
+        assert '"success":true' in answer(served, name, "on_why", [None, 1])
+
+
+def test_those_who_never_listen_make_room(served, monkeypatch):
+    """A new visitor finds a place as soon as one of the silent has had its time; who listens needs none of theirs."""
+    monkeypatch.setattr(keeper, "GRACE", 0.0)
+    assert '"success":true' in answer(served, "known", "on_upload", [None], upload())
+    for number in range(keeper.NEW):
+        assert join(served, f"silent-{number}", "on_upload", [None], upload())[0] == 200
+    monkeypatch.setattr(keeper, "GRACE", 60.0)
+    assert join(served, "refused", "on_upload", [None], upload())[0] == 503
+    assert '"success":true' in answer(served, "known", "on_why", [None, 1])
+    monkeypatch.setattr(keeper, "GRACE", 0.0)
+    assert '"success":true' in answer(served, "new", "on_upload", [None], upload())
+    waiting = served._queue.pending_event_ids_session
+    assert "silent-0" not in waiting
+    assert f"silent-{keeper.NEW - 1}" in waiting
+
+
+def test_pictures_of_those_who_never_listen_make_room(served, monkeypatch):
+    monkeypatch.setattr(keeper, "WAITING_BYTES", 1000)
+    monkeypatch.setattr(keeper, "GRACE", 0.0)
+    assert join(served, "heavy", "on_upload", [None], {"content": "x" * 900, "title": "x"})[0] == 200
+    assert '"success":true' in answer(served, "light", "on_upload", [None], upload())
+    assert "heavy" not in served._queue.pending_event_ids_session
 
 
 def test_no_statistics_of_visitors_are_made(served, monkeypatch):
@@ -216,7 +246,7 @@ def test_sockets_that_take_nothing_are_closed(monkeypatch):
 
     stuck, slow, served_one = Transport(9, 9, 9), Transport(9, 8, 7), Transport(0, 0, 0)
     sockets = [SimpleNamespace(cycle=object(), transport=each) for each in (stuck, slow, served_one)]
-    kept = keeper.Keeper(SimpleNamespace(_queue=SimpleNamespace(push=None)), lambda: sockets)
+    kept = keeper.Keeper(SimpleNamespace(_queue=SimpleNamespace(push=None, get_events=None)), lambda: sockets)
     for moment in (0.0, 20.0, 40.0):
         monkeypatch.setattr(keeper.time, "monotonic", lambda moment=moment: moment)
         kept.close_silent()
@@ -228,13 +258,14 @@ def test_nobody_waits_for_anothers_multi_image(served, monkeypatch):
 
     def slow(*arguments):
         begun.set()
-        over.wait(10)
+        over.wait(60)
         ended.set()
         return real(*arguments)
 
     monkeypatch.setattr(session, "mix", slow)
     try:
         assert join(served, "mixing", "on_two", [None])[0] == 200
+        threading.Thread(target=told, args=(served, "mixing"), daemon=True).start()  # or nothing would be made for it
         assert begun.wait(30)
         assert '"success":true' in answer(served, "quick", "on_upload", [None], upload())
         assert '"success":true' in answer(served, "quick", "on_why", [None, 1])

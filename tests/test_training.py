@@ -163,6 +163,27 @@ def test_killed_while_saving(moment, uninterrupted, recipe, tmp_path):
     assert not list(folder.glob(".*"))
 
 
+def test_checkpoints_are_written_in_their_folder_alone(recipe, tmp_path):
+    """Killed while one is written, a run leaves nothing in the system's temporary folder."""
+    (tmp_path / "temporary").mkdir()
+    killed_while_writing = (
+        "import os, pathlib, signal, tempfile\n"
+        "import codanet.training.run\n"
+        "def cut(fd, replace=os.fsync):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "made = tempfile.mkstemp\n"
+        "tempfile.mkstemp = lambda *words, **names: (made(*words, **names), cut(0))[0]\n"
+        "os.fsync = cut\n"
+    )
+    words = ("train", recipe, "--output", tmp_path / "run")
+    result = processes.run(killed_while_writing + COMMAND, *words, env={"TMPDIR": str(tmp_path / "temporary")})
+    assert result.returncode == -signal.SIGKILL
+    assert not list((tmp_path / "temporary").iterdir())
+    assert [path.name for path in (tmp_path / "run").glob(".*.part")] == [".best.ckpt.part"]
+    assert processes.codanet(*words).returncode == 0
+    assert not list((tmp_path / "run").glob(".*"))
+
+
 def test_interrupt_from_the_keyboard(recipe, tmp_path):
     folder = tmp_path / "run"
     with Forked(COMMAND, "train", recipe, "--output", folder, "--epochs", 2000) as process:
@@ -172,6 +193,32 @@ def test_interrupt_from_the_keyboard(recipe, tmp_path):
     assert process.returncode == 130
     assert "goes on from the last complete epoch" in errors
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("where", ["on_train_batch_start", "on_train_batch_end", "on_validation_end", "on_train_end"])
+def test_interrupt_that_something_swallows(recipe, tmp_path, where):
+    """As a destructor, a callback of C++ or another's `except:` does: the run ends between two batches all the same."""
+    swallowing = (
+        "import os, signal, time\n"
+        "import codanet.training.run\n"
+        "class Swallowing(codanet.training.run.Checkpoints):\n"
+        "    pressed = False\n"
+        f"    def {where}(self, *_):\n"
+        "        if Swallowing.pressed:\n"
+        "            return\n"
+        "        Swallowing.pressed = True\n"
+        "        try:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "            time.sleep(0.01)\n"
+        "        except BaseException:\n"
+        "            pass\n"
+        "codanet.training.run.Checkpoints = Swallowing\n"
+    )
+    result = processes.run(swallowing + COMMAND, "train", recipe, "--output", tmp_path / "run")
+    assert result.returncode == 130
+    assert "goes on from the last complete epoch" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert processes.codanet("train", recipe, "--output", tmp_path / "run").returncode == 0
 
 
 def test_finished_run_is_not_run_again(uninterrupted, recipe, tmp_path):

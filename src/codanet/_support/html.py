@@ -1,6 +1,6 @@
 """Pieces of HTML: words made harmless, pictures as data URIs."""
 
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from html import escape
 from io import BytesIO
 
@@ -27,6 +27,11 @@ def picture_uri(picture: Image.Image | NDArray[np.uint8], kind: str = "PNG") -> 
     else:
         image.save(stream, kind, optimize=True)
     return data_uri(stream.getvalue(), f"image/{kind.lower()}")
+
+
+def uri_picture(uri: str) -> Image.Image:
+    """The picture in an address that `picture_uri` made."""
+    return Image.open(BytesIO(b64decode(uri.partition(",")[2])))
 
 
 def signed(value: float, digits: int = 2) -> str:

@@ -49,7 +49,7 @@ def start(
     from .._support.web import ICON
     from .keeper import Keeper
     from .memory import bound_allocator
-    from .page import CSS, build
+    from .page import CSS, Sessions, build
     from .session import MOST_BYTES, Gallery
 
     bound_allocator()
@@ -95,7 +95,9 @@ def start(
         if port is None:
             raise
         raise ValueError(f"port {port} of {host} cannot be taken ({error}): choose another --port") from None
-    page.state_holder.session_data = keeper.sessions
+    sessions = Sessions(keeper.heard)
+    sessions.set_blocks(page)
+    page.app.state_holder = sessions
     return page
 
 

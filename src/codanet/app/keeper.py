@@ -1,7 +1,8 @@
 """What the server keeps for visitors, bounded: events that wait, answers that nobody fetches, sockets that say nothing.
 
 Gradio keeps every answer until its visitor listens, and every event with the picture in it until its turn. The keeper
-stands before its queue, and goes round once in a while.
+stands before its queue, and goes round once in a while. Who has never listened is not answered: their events wait,
+take no time of the model, and no picture of those who do listen is forgotten for them.
 """
 
 from __future__ import annotations
@@ -9,18 +10,17 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from .memory import give_back
 
 LISTENED, UNHEARD = 12, 3  # events of a visitor who listens, and of one who does not yet
-UNHEARD_SESSIONS = 8  # of visitors who have not listened yet
+NEW = 40  # events of visitors who have not listened yet, all together
 UNREAD = 64  # answers not fetched, for all visitors together
 WAITING_BYTES = 96 * 2**20  # for pictures on their way
 PATIENCE = 60.0  # seconds that an answer waits to be fetched
+GRACE = 2.0  # seconds in which a new visitor begins to listen; then others may have the place
 SILENCE = 30.0  # seconds that a socket may be open without a request, or without taking what it asked for
 SOCKETS = 512
 ROUND = 5.0  # seconds
@@ -31,46 +31,20 @@ BUSY = "The page is busy: try again in a moment."
 class Answers(asyncio.Queue[Any]):
     """The messages to a visitor, and when one was last asked for."""
 
-    def __init__(self, listened: Callable[[], None]) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.asked, self.listening, self.heard = time.monotonic(), 0, False
-        self.listened = listened
 
     async def get(self) -> Any:
         self.asked, self.listening, self.heard = time.monotonic(), self.listening + 1, True
-        self.listened()
         try:
             return await super().get()
         finally:
             self.listening -= 1
 
-    def left(self, now: float) -> bool:
+    def left(self, now: float, patience: float) -> bool:
         """Nobody listens, or whoever does reads nothing."""
-        return not self.listening and now - self.asked > PATIENCE
-
-
-class Sessions(OrderedDict[str, Any]):
-    """By visitor, the one used last at the end; Gradio takes the first away when they are too many.
-
-    Before that goes one of a visitor who has never listened, if there are more than a few of them: those who only send
-    would push all others out.
-    """
-
-    def __init__(self, listening: Callable[[str], bool]) -> None:
-        super().__init__()
-        self.listening, self.listened = listening, set[str]()
-
-    def __setitem__(self, name: str, session: Any) -> None:
-        super().__setitem__(name, session)
-        self.listened.intersection_update(self)
-        if self.listening(name):
-            self.listened.add(name)
-
-    def popitem(self, last: bool = True) -> tuple[str, Any]:
-        unheard = [name for name in list(self)[:-1] if name not in self.listened]
-        if last or len(unheard) < UNHEARD_SESSIONS:
-            return super().popitem(last)
-        return unheard[0], self.pop(unheard[0])
+        return not self.listening and now - self.asked > patience
 
 
 class Keeper:
@@ -81,32 +55,75 @@ class Keeper:
         self.push, self.queue.push = self.queue.push, self.joined
         # Gradio sums up its last 10,000 events by pandas after each one, for a page of statistics that is not served
         self.queue.ANALYTICS_MAX_EVENTS, self.queue.compute_analytics_summary = UNREAD, lambda records: {}
+        self.events, self.queue.get_events = self.queue.get_events, self.next_events
         self.silent: dict[int, tuple[int, float]] = {}  # sockets by id: bytes that are not taken, and since when
         self.gave_back = time.monotonic()
-        self.sessions = Sessions(self.heard)
 
     def heard(self, name: str) -> bool:
-        """Whether this visitor has listened for what waits."""
+        """Whether this visitor has ever listened: for what waits, or for what made a session of it."""
         answers = self.queue.pending_messages_per_session.get(name)
-        return isinstance(answers, Answers) and answers.heard
+        return name in self.page.state_holder or (isinstance(answers, Answers) and answers.heard)
+
+    def next_events(self) -> Any:
+        """Gradio's choice of what is next, without the events of those who have never listened."""
+        queues = list(self.queue.event_queue_per_concurrency_id.values())
+        apart = [[event for event in each.queue if not self.heard(event.session_hash)] for each in queues]
+        for each, events in zip(queues, apart, strict=True):
+            each.queue = [event for event in each.queue if event not in events]
+        try:
+            return self.events()
+        finally:
+            for each, events in zip(queues, apart, strict=True):
+                each.queue += events
 
     async def joined(self, body: Any, request: Any, username: Any) -> tuple[bool, Any, str]:
         """Gradio's push, for events that there are, of visitors within their bounds."""
-        if body.fn_index not in self.page.fns or not HASH.fullmatch(str(body.session_hash)):
+        name = body.session_hash
+        if body.fn_index not in self.page.fns or not HASH.fullmatch(str(name)):
             return False, "There is no such event on this page.", "error"
         await self.drop_left()
-        answers = self.queue.pending_messages_per_session.get(body.session_hash)
-        waiting = {name: len(ids) for name, ids in self.queue.pending_event_ids_session.items()}
+        while (self.heavy(body) or (self.crowded(name) and not self.heard(name))) and await self.make_room():
+            pass
+        answers = self.queue.pending_messages_per_session.get(name)
         bound = LISTENED if answers is not None and answers.listening else UNHEARD
-        large = size(body) + sum(size(event.data) for event in list(self.queue.event_ids_to_events.values()))
-        if waiting.get(body.session_hash, 0) >= bound or sum(waiting.values()) >= UNREAD or large > WAITING_BYTES:
+        own = len(self.queue.pending_event_ids_session.get(name, ()))
+        if own >= bound or self.crowded(name) or self.heavy(body):
             return False, BUSY, "queue_full"
         if answers is None:
-            self.queue.pending_messages_per_session[body.session_hash] = Answers(
-                partial(self.sessions.listened.add, body.session_hash)
-            )
+            self.queue.pending_messages_per_session[name] = Answers()
         found: tuple[bool, Any, str] = await self.push(body=body, request=request, username=username)
         return found
+
+    def heavy(self, body: Any) -> bool:
+        """Whether this event's picture would be more than may wait."""
+        waiting = sum(size(each.data) for each in list(self.queue.event_ids_to_events.values()))
+        return size(body) + waiting > WAITING_BYTES
+
+    def crowded(self, name: str) -> bool:
+        """Whether there is no place for another event of those like this visitor."""
+        heard = self.heard(name)
+        return self.waiting(heard=heard) >= (UNREAD if heard else NEW)
+
+    def waiting(self, *, heard: bool) -> int:
+        """Events not answered, or answers not fetched, of those who have listened or of those who have not."""
+        events = self.queue.pending_event_ids_session
+        return sum(len(ids) for name, ids in list(events.items()) if self.heard(name) == heard)
+
+    async def make_room(self) -> bool:
+        """The place of the one that has been silent for longest, if it has had time to; whether there was one."""
+        now, kept = time.monotonic(), self.queue.pending_messages_per_session
+        silent = {name: each for name, each in list(kept.items()) if isinstance(each, Answers) and not each.heard}
+        name = min(silent, key=lambda name: silent[name].asked, default=None)
+        if name is None or not silent[name].left(now, GRACE):
+            return False
+        await self.drop(name)
+        return True
+
+    async def drop(self, name: str) -> None:
+        """A visitor's answers, and events that wait."""
+        self.queue.pending_messages_per_session.pop(name, None)
+        await self.queue.clean_events(session_hash=name)
+        self.queue.pending_event_ids_session.pop(name, None)
 
     async def drop_left(self) -> None:
         """Answers that were not fetched in time, and all else that belongs to their visitors."""
@@ -114,12 +131,8 @@ class Keeper:
         kept = self.queue.pending_messages_per_session
         for name in list(kept):
             answers = kept.get(name)
-            if isinstance(answers, Answers) and answers.left(now):
-                del kept[name]
-                if name not in self.sessions.listened:
-                    self.sessions.pop(name, None)
-                await self.queue.clean_events(session_hash=name)
-                self.queue.pending_event_ids_session.pop(name, None)
+            if isinstance(answers, Answers) and answers.left(now, PATIENCE):
+                await self.drop(name)
         for name in list(self.queue.pending_event_ids_session):
             if name not in kept:
                 self.queue.pending_event_ids_session.pop(name, None)

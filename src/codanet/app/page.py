@@ -15,6 +15,7 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 import gradio as gr
 import torch
 from gradio.context import LocalContext
+from gradio.state_holder import SessionState, StateHolder
 
 from .._support.html import text
 from .._support.threads import torch_threads
@@ -51,6 +52,20 @@ class Page(gr.Blocks):
         except gr.Error as error:  # a choice that is not offered: no fault of ours, and nothing for the log
             error.print_exception = False
             raise
+
+
+class Sessions(StateHolder):
+    """Those of visitors who have listened; one that has not is given a session for the moment, and none is forgotten.
+
+    Gradio makes a session of every event that comes in, before it is known whether anybody waits for the answer.
+    """
+
+    def __init__(self, heard: Callable[[str], bool]) -> None:
+        super().__init__()
+        self.heard = heard
+
+    def __getitem__(self, name: str) -> SessionState:
+        return super().__getitem__(name) if self.heard(name) else SessionState(self.blocks)
 
 
 def kindly(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -230,7 +245,7 @@ def build(gallery: Gallery) -> Page:
     with Page(title="codanet", analytics_enabled=False, delete_cache=(600, HOUR)) as page:
         desk = Desk(gallery, first)
         _wire(desk, gallery)
-    page.queue(max_size=40, default_concurrency_limit=1)
+    page.queue(default_concurrency_limit=1)  # the keeper has bounds of its own
     return page
 
 

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from .._support.html import picture_uri
+from .._support.html import picture_uri, uri_picture
 from ..data import DataError, ImageData, decode
 from ..data.examples import examples
 from ..data.image import fit, size_for, to_image, to_tensor
@@ -32,9 +32,13 @@ TILE_SIDE = 96
 class Picture:
     key: str
     title: str
-    photos: Mapping[str, Image.Image]  # by model: what it sees of the picture, with more pixels
-    images: Mapping[str, Tensor]  # by model: [C, H, W], as `read_image` gives them
+    photos: Mapping[str, str]  # by model: what it sees of the picture, with more pixels, as a data URI
+    pixels: Mapping[str, Tensor]  # by model: [C, H, W], bytes
     tiles: Mapping[str, str]  # by model: the photo small, as a data URI; made once, for every answer shows it
+
+    def image(self, model: str) -> Tensor:
+        """[C, H, W] in [0, 1], as `read_image` gives it."""
+        return self.pixels[model].float() / 255
 
 
 @dataclass(frozen=True)
@@ -57,15 +61,16 @@ class Gallery:
 
 
 def seen_by(key: str, title: str, image: Image.Image, models: Mapping[str, CoDANet]) -> Picture:
-    images = {name: fitted(image, model) for name, model in models.items()}
-    by_aspect: dict[Fraction, tuple[Image.Image, str]] = {}
+    """What is kept of a picture, a quarter of the bytes that its photos and its numbers would need as they are used."""
+    pixels = {name: fitted(image, model) for name, model in models.items()}
+    by_aspect: dict[Fraction, tuple[str, str]] = {}
     photos, tiles = {}, {}
     for name, model in models.items():
         if (aspect := Fraction(*size_for(model))) not in by_aspect:
             photo = cropped(image, model)
-            by_aspect[aspect] = photo, _tile(photo)
+            by_aspect[aspect] = views.photo_uri(photo), _tile(photo)
         photos[name], tiles[name] = by_aspect[aspect]
-    return Picture(key, title, photos, images, tiles)
+    return Picture(key, title, photos, pixels, tiles)
 
 
 def _tile(photo: Image.Image) -> str:
@@ -77,10 +82,10 @@ def _tile(photo: Image.Image) -> str:
 
 
 def fitted(image: Image.Image, model: CoDANet) -> Tensor:
-    """As `read_image` gives it, of a picture that is decoded and turned already."""
+    """The bytes of what `read_image` gives, of a picture that is decoded and turned already."""
     mode = "L" if model.image_channels == 1 else "RGB"
     shaped = fit(image if image.mode == mode else image.convert(mode), size_for(model))
-    return to_tensor(shaped).float() / 255
+    return to_tensor(shaped)
 
 
 def cropped(image: Image.Image, model: CoDANet) -> Image.Image:
@@ -139,8 +144,8 @@ def open_picture(gallery: Gallery, session: Session, key: object) -> Session:
     if found is None:
         raise ValueError("that picture is no longer here: choose another, or give it again")
     model = gallery.models[session.model]
-    reading = read(model, found.images[session.model])
-    return _facing(session, reading, (found.key,), views.photo_uri(found.photos[session.model]))
+    reading = read(model, found.image(session.model))
+    return _facing(session, reading, (found.key,), found.photos[session.model])
 
 
 def _facing(session: Session, reading: Reading, shown: tuple[str, ...], photo: str) -> Session:
@@ -224,8 +229,8 @@ def mix(gallery: Gallery, session: Session, n: int) -> Session:
         raise ValueError(f"{n} x {n} needs {n * n} pictures and there are {len(keys)}: give more of your own first")
     keys = keys[: n * n]
     model = gallery.models[session.model]
-    image = tiled_square([known[key].images[session.model] for key in keys])
-    photo = _mosaic([known[key].photos[session.model] for key in keys], n, model)
+    image = tiled_square([known[key].image(session.model) for key in keys])
+    photo = _mosaic([uri_picture(known[key].photos[session.model]) for key in keys], n, model)
     return _facing(session, read(model, image), tuple(keys), views.photo_uri(photo))
 
 
@@ -239,7 +244,7 @@ def _mosaic(photos: list[Image.Image], n: int, model: CoDANet) -> Image.Image:
 def finds(gallery: Gallery, session: Session) -> list[tuple[int, Box, float]]:
     """Of every picture of a multi-image: its own class, its cell, and the share of the evidence for it in the cell."""
     known, model, reading = pictures(gallery, session), gallery.models[session.model], session.read
-    images = torch.stack([known[key].images[session.model] for key in session.shown])
+    images = torch.stack([known[key].image(session.model) for key in session.shown])
     with torch.no_grad():
         targets = model(images.to(model.device, model.dtype)).argmax(1).tolist()
     reading.pixels.prepare(targets)

@@ -5,14 +5,11 @@ Exit codes: 0 all is well, 1 some of it failed, 2 a mistake in what was asked, 1
 
 import errno
 import os
-import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 
 from .._support.extras import optional
+from .._support.interrupts import Interrupts, interrupts
 from .._support.messages import nearest, plain
 from .._support.version import __version__
 
@@ -70,11 +67,11 @@ def main(arguments: list[str] | None = None) -> int:
     if command not in COMMANDS:
         print(f"codanet: unknown command {command[:80]!r}{nearest(command[:80], COMMANDS)}", file=sys.stderr)
         return 2
-    with _interrupts() as came:
-        return _run(command, rest, came)
+    with interrupts() as heard:
+        return _run(command, rest, heard)
 
 
-def _run(command: str, rest: list[str], came: list[int]) -> int:
+def _run(command: str, rest: list[str], heard: Interrupts) -> int:
     try:
         with optional():
             code = import_module(COMMANDS[command], __name__).main(rest) or 0
@@ -86,7 +83,7 @@ def _run(command: str, rest: list[str], came: list[int]) -> int:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (closed by Python's end)
         return 0
     except Exception as error:
-        if came:
+        if heard.came:  # a library that meets one while it is imported may make another error of it
             return _stopped(command)
         if not isinstance(error, ValueError | OSError):
             raise
@@ -109,23 +106,3 @@ def _sentence(error: ValueError | OSError) -> str:
     place = f"{error.filename}: " if error.filename else ""
     advice = ": make room, and give the same command again" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
     return f"{place}{error.strerror}{advice}"
-
-
-@contextmanager
-def _interrupts() -> Iterator[list[int]]:
-    """The Ctrl-Cs that come. A library that meets one while it is imported may make another error of it."""
-    came: list[int] = []
-
-    def heard(number: int, frame: object) -> None:
-        came.append(number)
-        raise KeyboardInterrupt
-
-    before = signal.getsignal(signal.SIGINT)
-    ours = threading.current_thread() is threading.main_thread() and before is signal.default_int_handler
-    if ours:
-        signal.signal(signal.SIGINT, heard)
-    try:
-        yield came
-    finally:
-        if ours:
-            signal.signal(signal.SIGINT, before)

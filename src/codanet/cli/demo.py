@@ -2,6 +2,7 @@
 
 import time
 
+from .._support.interrupts import interrupts
 from .parser import Parser
 
 ABOUT = """\
@@ -43,11 +44,13 @@ def main(arguments: list[str]) -> int:
     print(f"The page is at {page.share_url or page.local_url} until Ctrl-C ends it.", flush=True)
     if options.host not in LOCAL or options.share == "yes":
         print("Anyone who can reach that address can use it.", flush=True)
-    try:
-        while page.is_running:
-            time.sleep(0.2)
-    except KeyboardInterrupt:
-        print("Ended.")
-    finally:
-        page.close(verbose=False)
+    with interrupts() as heard:
+        try:
+            while page.is_running:
+                time.sleep(0.2)
+        except KeyboardInterrupt:
+            heard.met()
+            print("Ended.")
+        finally:
+            page.close(verbose=False)
     return 0

@@ -1,5 +1,6 @@
 """What happens around a training run: checkpoints, pictures of contribution maps, and what the terminal shows."""
 
+import io
 import os
 import sys
 import time
@@ -9,7 +10,9 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from .._support.interrupts import Interrupts
 from .._support.messages import duration
 from ..plot import contribution_maps, save
 from .checkpoint import SETTINGS_KEY
@@ -18,6 +21,19 @@ from .run_files import BEST, LAST, MAPS
 
 class Divergence(ValueError):
     """The loss is no longer a number."""
+
+
+class InItsPlace(TorchCheckpointIO):
+    """Writes where it is told to; `save_whole` sees to the rest.
+
+    Lightning writes to the system's temporary folder first and moves the file from there: it needs room on two disks,
+    and a process that is killed meanwhile leaves a checkpoint where nobody looks for it.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        buffer = io.BytesIO()  # a full disk is an OSError here, and none in torch's own writing of files
+        torch.save(checkpoint, buffer)
+        Path(path).write_bytes(buffer.getbuffer())
 
 
 def save_whole(trainer: Trainer, path: Path) -> None:
@@ -73,6 +89,21 @@ class Checkpoints(Callback):
         if improved:
             save_whole(trainer, self.folder / BEST)
         save_whole(trainer, self.folder / LAST)
+
+
+class Stops(Callback):
+    """A Ctrl-C, between two batches: the threads that write the logs are not in the middle of anything there."""
+
+    def __init__(self, heard: Interrupts) -> None:
+        self.heard = heard
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self.heard.check()
+
+    def on_validation_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self.heard.check()
 
 
 class ContributionMaps(Callback):

@@ -25,6 +25,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from .._support.files import remove_leftovers, replacing
+from .._support.interrupts import Interrupts, held
 from .._support.limits import read_json
 from .._support.locks import alone_in
 from .._support.threads import torch_threads
@@ -37,7 +38,7 @@ from ..models.peers import PEERS, create_peer
 from ..models.weights import save
 from ..models.zoo import create_model
 from .bfloat16 import check_bfloat16
-from .callbacks import Checkpoints, ContributionMaps, Lines, training_bar
+from .callbacks import Checkpoints, ContributionMaps, InItsPlace, Lines, Stops, training_bar
 from .checkpoint import SETTINGS_KEY, Damaged, read_checkpoint
 from .module import Classification
 from .photos import build, calibrate, check_backbone, featured, finished, load_pictures
@@ -192,11 +193,12 @@ def _few_words() -> Iterator[None]:
         threading.excepthook = hook
 
 
-def _trainer(settings: Settings, described: Mapping[str, Any], folder: Path, quiet: bool) -> Trainer:
+def _trainer(settings: Settings, described: Mapping[str, Any], folder: Path, quiet: bool, heard: Interrupts) -> Trainer:
     several = settings.devices * settings.nodes > 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1
     bar = None if quiet else training_bar()
     start = str(len(list((folder / LOGS).glob("*"))) + 1)  # a resumed run leaves the logs before it alone
-    callbacks: list[Any] = [Checkpoints(folder, described), ContributionMaps(folder, settings.maps_every)]
+    callbacks: list[Any] = [Stops(heard), Checkpoints(folder, described)]
+    callbacks += [ContributionMaps(folder, settings.maps_every)]
     callbacks += [] if quiet else [bar or Lines()]
     return Trainer(
         accelerator=settings.accelerator,
@@ -209,6 +211,7 @@ def _trainer(settings: Settings, described: Mapping[str, Any], folder: Path, qui
         use_distributed_sampler=False,  # `batches` gives every process its share
         logger=[kind(folder, name=LOGS, version=start) for kind in (CSVLogger, TensorBoardLogger)],
         callbacks=callbacks,
+        plugins=[InItsPlace()],
         enable_checkpointing=False,  # `Checkpoints` writes them whole or not at all
         enable_progress_bar=bar is not None,
         enable_model_summary=False,
@@ -355,18 +358,18 @@ def _alone(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
             calibrate(model, data.train, settings)
     module = Classification(model, data, settings, start.stages, say=_silence if quiet else _say)
     module.seconds = time.monotonic() - started
-    with _few_words(), torch_threads(settings.threads):
+    with held() as heard, _few_words(), torch_threads(settings.threads):
         try:
-            trainer = _trainer(settings, described, folder, quiet)
+            trainer = _trainer(settings, described, folder, quiet, heard)
         except MisconfigurationException as error:
             reason = str(error).split(". ")[0]
             raise ValueError(f"{settings.devices} x {settings.accelerator} cannot be used here ({reason})") from None
         try:
             trainer.fit(module, ckpt_path=None if checkpoint is None else str(checkpoint), weights_only=True)
+            if "val_accuracy" not in trainer.callback_metrics:  # finished before: measure what it reached
+                trainer.validate(module, verbose=False)
         except SystemExit:  # Lightning's way of ending an interrupted run
             raise KeyboardInterrupt from None
-        if "val_accuracy" not in trainer.callback_metrics:  # a finished run was started again: measure what it reached
-            trainer.validate(module, verbose=False)
     accuracy = float(trainer.callback_metrics["val_accuracy"])
     result = Result(folder, folder / MODEL, accuracy, settings.epochs, module.seconds / 3600, settings, module.recall)
     if trainer.is_global_zero:
