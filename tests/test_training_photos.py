@@ -1,6 +1,9 @@
 """From a folder of photographs to an explained classifier on a backbone; a small one stands for the real one."""
 
 import json
+import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ from codanet.models import hybrid
 from codanet.models.hybrid import Backbone, HybridNet
 from codanet.report import report
 from codanet.training import photos, train
+from codanet.training.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 COLOURS = {"blue": (30, 60, 220), "red": (220, 40, 30)}
@@ -140,6 +144,29 @@ def test_fine_tuning_is_a_word_on_the_command_line(folder, tmp_path, capsys):
     assert cli.main(["train", str(folder), "-o", str(tmp_path / "run"), *options]) == 0
     assert set(json.loads(capsys.readouterr().out)["recall"]) == {"blue", "red"}
     assert codanet.load(tmp_path / "run" / "model.safetensors").provenance["settings"]["finetune"] is True
+
+
+def test_what_is_odd_is_a_sentence_on_the_command_line(folder, tmp_path):
+    place = shutil.copytree(folder, tmp_path / "pictures")
+    (place / "red" / "IMG_1.HEIC").write_bytes(b"")
+    options = ["--backbone", "little", "--head", "6/3/3", "--views", "1", "--epochs", "1"]
+    command = f"""
+import torch
+from codanet import cli
+from codanet.models import hybrid
+part = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, 4, 1))
+hybrid.BACKBONES["little"] = hybrid.Backbone(lambda trained: part, "0", 32)
+raise SystemExit(cli.main({["train", str(place), "-o", str(tmp_path / "run"), *options]!r}))
+"""
+    said = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stderr
+    (line,) = (line for line in said.splitlines() if "HEIC" in line)
+    assert line.startswith("codanet: 1 files in ")
+    assert "UserWarning" not in said
+
+
+def test_a_small_folder_gets_small_batches():
+    settings = Settings(batch_size=64)
+    assert [photos.photographs_at_once(settings, number) for number in (3, 66, 2022)] == [1, 4, 64]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -70,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     if command not in COMMANDS:
         print(f"codanet: unknown command {command[:80]!r}{nearest(command[:80], COMMANDS)}", file=sys.stderr)
         return 2
-    with _interrupts() as came:
+    with _interrupts() as came, _plain_warnings():
         return _run(command, rest, came)
 
 
@@ -92,6 +93,25 @@ def _run(command: str, rest: list[str], came: list[int]) -> int:
             raise
         print(f"codanet: {plain(_sentence(error))}", file=sys.stderr)
         return 2
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """What is odd as a sentence, as mistakes are said, without the line of code that found it."""
+    before = warnings.formatwarning
+
+    def sentence(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        if category is not UserWarning:  # PyTorch's and Python's own are for developers
+            return before(message, category, filename, lineno, line)
+        return f"codanet: {plain(message)}\n"
+
+    warnings.formatwarning = sentence
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def _stopped(command: str) -> int:
