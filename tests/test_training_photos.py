@@ -1,6 +1,9 @@
 """From a folder of photographs to an explained classifier on a backbone; a small one stands for the real one."""
 
 import json
+import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -9,14 +12,18 @@ from PIL import Image
 from torch import nn
 
 import codanet
+import photograph_maps
 from codanet import cli
+from codanet.attribution import MethodSpec
 from codanet.data.features import FeatureCache
 from codanet.data.photographs import load_photographs
 from codanet.evaluation import evaluate
 from codanet.models import hybrid
+from codanet.models.efficientnet_lite import EfficientNetLite0
 from codanet.models.hybrid import Backbone, HybridNet
 from codanet.report import report
 from codanet.training import photos, train
+from codanet.training.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 COLOURS = {"blue": (30, 60, 220), "red": (220, 40, 30)}
@@ -142,6 +149,29 @@ def test_fine_tuning_is_a_word_on_the_command_line(folder, tmp_path, capsys):
     assert codanet.load(tmp_path / "run" / "model.safetensors").provenance["settings"]["finetune"] is True
 
 
+def test_what_is_odd_is_a_sentence_on_the_command_line(folder, tmp_path):
+    place = shutil.copytree(folder, tmp_path / "pictures")
+    (place / "red" / "IMG_1.HEIC").write_bytes(b"")
+    options = ["--backbone", "little", "--head", "6/3/3", "--views", "1", "--epochs", "1"]
+    command = f"""
+import torch
+from codanet import cli
+from codanet.models import hybrid
+part = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, 4, 1))
+hybrid.BACKBONES["little"] = hybrid.Backbone(lambda trained: part, "0", 32)
+raise SystemExit(cli.main({["train", str(place), "-o", str(tmp_path / "run"), *options]!r}))
+"""
+    said = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stderr
+    (line,) = (line for line in said.splitlines() if "HEIC" in line)
+    assert line.startswith("codanet: 1 files in ")
+    assert "UserWarning" not in said
+
+
+def test_a_small_folder_gets_small_batches():
+    settings = Settings(batch_size=64)
+    assert [photos.photographs_at_once(settings, number) for number in (3, 66, 2022)] == [1, 4, 64]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -197,3 +227,22 @@ def test_a_film_says_what_its_maps_are_exact_for(run, folder, tmp_path):
     frames[0].save(tmp_path / "film.gif", save_all=True, append_images=frames[1:], duration=100)
     assert cli.main(["explain", str(run.weights), str(tmp_path / "film.gif"), "-o", str(tmp_path / "why.gif")]) == 0
     assert Image.open(tmp_path / "why.gif").n_frames == 3
+
+
+def test_maps_of_photographs_are_asked_of_a_hybrid(folder, tmp_path, capsys):
+    assert photograph_maps.main(["cifar10", str(folder), "--output", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == "photograph_maps: cifar10 is no hybrid: give a model that stands on a backbone\n"
+
+
+def test_the_methods_on_photographs_are_known():
+    for method in (*photograph_maps.OF_THE_HYBRID, *photograph_maps.OF_THE_BACKBONE):
+        MethodSpec.parse(method)
+
+
+def test_the_head_of_the_plain_network_tells_pooled_features_apart():
+    model = photograph_maps.Plain(EfficientNetLite0(), 2)
+    labels = torch.arange(6) % 2
+    pooled = torch.randn(1, 6, 1280, generator=torch.Generator().manual_seed(0)).expand(2, -1, -1)
+    photograph_maps.train_head(model, pooled, labels)
+    assert torch.equal(model.backbone.classifier(pooled[0]).argmax(1), labels)
+    assert not any(parameter.requires_grad for parameter in model.parameters())

@@ -6,6 +6,9 @@ Exit codes: 0 all is well, 1 some of it failed, 2 a mistake in what was asked, 1
 import errno
 import os
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 
 from .._support.extras import optional
@@ -67,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
     if command not in COMMANDS:
         print(f"codanet: unknown command {command[:80]!r}{nearest(command[:80], COMMANDS)}", file=sys.stderr)
         return 2
-    with interrupts() as heard:
+    with interrupts() as heard, _plain_warnings():
         return _run(command, rest, heard)
 
 
@@ -89,6 +92,25 @@ def _run(command: str, rest: list[str], heard: Interrupts) -> int:
             raise
         print(f"codanet: {plain(_sentence(error))}", file=sys.stderr)
         return 2
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """What is odd as a sentence, as mistakes are said, without the line of code that found it."""
+    before = warnings.formatwarning
+
+    def sentence(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        if category is not UserWarning:  # PyTorch's and Python's own are for developers
+            return before(message, category, filename, lineno, line)
+        return f"codanet: {plain(message)}\n"
+
+    warnings.formatwarning = sentence
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def _stopped(command: str) -> int:

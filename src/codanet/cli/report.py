@@ -12,7 +12,7 @@ EXAMPLES = """\
   codanet report evaluations/cifar10 -o why.html     what codanet evaluate left
   codanet report runs/folder --root pictures         where the images are, if they have moved"""
 LOOK_AT = """\
-Sure and right shows, for each class, the pixels that made the decision: they should lie on the thing itself.
+Sure and right shows, for each class, where the decision was made: it should be on the thing itself.
 Sure and wrong sets what the network saw in its worst mistakes against what it missed.
 Confusion counts which classes it takes for each other."""
 

@@ -20,6 +20,7 @@ from .callbacks import Divergence
 from .compilation import WORTHWHILE, Compiled, has_compiler
 from .loss import at_temperature, class_weights, classification_loss, objective
 from .muon import Muon
+from .photos import photographs_at_once
 from .schedule import learning_rate_factor, side_at, temperature_at
 from .seam import seam
 from .settings import Settings
@@ -69,9 +70,12 @@ class Classification(LightningModule):
     def _loader(self, train: bool) -> DataLoader[Any]:
         share = self.trainer.world_size * self.settings.accumulate
         split = self.data.train if train else self.data.val
+        whole = self.settings.batch_size
+        if isinstance(self.model, HybridNet):
+            whole = photographs_at_once(self.settings, len(split))
         return batches(
             split,
-            self.settings.batch_size // share if train else 256,
+            max(1, whole // share) if train else 256,
             shuffle=train,
             seed=self.settings.seed,
             workers=0 if split.at_hand else self.settings.workers,

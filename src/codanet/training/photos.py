@@ -34,6 +34,7 @@ from .settings import Settings, head_sizes
 
 COARSEST = 16  # layers of stride 2 bring finer features here
 CALIBRATED_ON = 500  # photographs, from which the spread of every channel is taken
+UPDATES = 16  # in an epoch at least: smaller batches for a small folder, which would be left unsure after a few
 TIMED = 8  # views after which the time for all is foretold
 Say = Callable[[str], None]
 
@@ -87,6 +88,11 @@ def build(settings: Settings, data: ImageData) -> HybridNet:
         backbone=settings.backbone,
         layer=layer,
     )
+
+
+def photographs_at_once(settings: Settings, number: int) -> int:
+    """In a batch: as many as the settings say, but in a small folder a sixteenth of its training photographs."""
+    return max(1, min(settings.batch_size, number // UPDATES))
 
 
 def finished(settings: Settings, folder: Path) -> dict[str, Any] | None:
@@ -172,7 +178,8 @@ def _photograph(split: Split, number: int, drawn: Views) -> Image.Image:
 
 def _training_seconds(model: HybridNet, parts: Seam, shape: torch.Size, settings: Settings, number: int) -> float:
     """What all epochs will take, by the second of two updates that are not made."""
-    maps = torch.linspace(0, 1, shape.numel()).view(1, *shape).expand(min(settings.batch_size, number), *shape)
+    at_once = photographs_at_once(settings, number)
+    maps = torch.linspace(0, 1, shape.numel()).view(1, *shape).expand(at_once, *shape)
     labels = torch.arange(len(maps)) % model.num_classes
     seconds = 0.0
     for _ in range(2):
@@ -180,7 +187,7 @@ def _training_seconds(model: HybridNet, parts: Seam, shape: torch.Size, settings
         classification_loss(model(model.encode_maps(parts.above(maps))), labels).backward()
         seconds = time.monotonic() - started
         model.zero_grad(set_to_none=True)
-    return seconds * settings.epochs * -(-number // settings.batch_size)
+    return seconds * settings.epochs * -(-number // at_once)
 
 
 class Forecast:

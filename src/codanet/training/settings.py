@@ -49,7 +49,8 @@ class Settings:
             is drawn anew for every image.
         class_weights: How much more images of rare classes count: 0 not at all, 1 so that all classes count the same.
         epochs: Passes over the training images.
-        batch_size: Images per update, over all devices and accumulated batches together.
+        batch_size: Images per update, over all devices and accumulated batches together; on a backbone at most a
+            sixteenth of the photographs.
         accumulate: Batches whose gradients are added before an update.
         optimiser: adam or muon.
         learning_rate: What the schedule starts from (halving) or rises to (one-cycle).
