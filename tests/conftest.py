@@ -20,7 +20,18 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # gw0, gw1, …: each has a
     for name in [name for name in os.environ if name.startswith("MALLOC_")]:
         del os.environ[name]  # the Makefile's, for this process: programs it starts keep memory as a user's would
 
+# Longest first, in processor seconds, so that no process is left alone with one of them; those that wait a lot before.
+LONGEST = ("browser", "page", "training", "experiments", "tutorials", "export", "bench", "scaling", "evaluation")
+LONGEST += ("package", "training_photos", "training_damage", "attribution", "network", "exported_net")
+
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 2)))
+
+
+def pytest_collection_modifyitems(items):
+    """Where processes share the tests out, file by file, they take them in this order."""
+    if worker:
+        places = {f"test_{name}": place for place, name in enumerate(LONGEST)}
+        items.sort(key=lambda item: places.get(item.path.stem, len(LONGEST)))
 
 
 @pytest.fixture(autouse=True)

@@ -444,7 +444,7 @@ def test_stages_add_up(pictures, tmp_path):
 
 
 def test_held_out_training_images_take_the_place_of_the_test_images(tmp_path):
-    result = train("digits", tmp_path, quiet=True, epochs=1, holdout=200)
+    result = train("digits", tmp_path, quiet=True, epochs=1, batch_size=128, holdout=200)
     provenance = codanet.load(result.weights).provenance
     assert provenance["val_held_out_of_training"] is True
     assert provenance["val_images"] == pytest.approx(200, abs=10)  # the same share of every class, rounded
