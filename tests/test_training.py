@@ -29,6 +29,7 @@ from codanet.training.settings import Settings
 from processes import COMMAND, Forked
 
 SETTINGS = "model: nano_coda\nimage_size: 12\ntemperature: 16\nbatch_size: 8\nlearning_rate: 1e-2\nthreads: 1\n"
+RECIPE = f"epochs: 4\naugmentation: flip-crop\nmaps_every: 2\n{SETTINGS}"
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def pictures(tmp_path_factory) -> Path:
 @pytest.fixture
 def recipe(tmp_path, pictures) -> Path:
     path = tmp_path / "recipe.yaml"
-    path.write_text(f"data: {pictures}\nepochs: 4\naugmentation: flip-crop\nmaps_every: 2\n{SETTINGS}")
+    path.write_text(f"data: {pictures}\n{RECIPE}")
     return path
 
 
@@ -69,9 +70,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory, pictures) -> Path:
     folder = tmp_path_factory.mktemp("uninterrupted")
-    (folder / "recipe.yaml").write_text(
-        f"data: {pictures}\nepochs: 4\naugmentation: flip-crop\nmaps_every: 2\n{SETTINGS}"
-    )
+    (folder / "recipe.yaml").write_text(f"data: {pictures}\n{RECIPE}")
     train(folder / "recipe.yaml", folder / "run", quiet=True)
     return folder / "run"
 
@@ -315,9 +314,17 @@ def test_compiled_runs_can_be_taken_up_without_compiling(pictures, tmp_path):
     assert train(path, tmp_path / "run", quiet=True).epochs == 2
 
 
+@pytest.fixture(scope="module")
+def of_one_epoch(tmp_path_factory, pictures) -> Path:
+    folder = tmp_path_factory.mktemp("one-epoch")
+    (folder / "recipe.yaml").write_text(f"data: {pictures}\n{RECIPE}")
+    train(folder / "recipe.yaml", folder / "run", quiet=True, epochs=1)
+    return folder / "run"
+
+
 @pytest.mark.parametrize("damage", ["empty", "cut", "settings", "no settings"])
-def test_damaged_runs_are_refused_in_words(damage, recipe, tmp_path):
-    train(recipe, tmp_path / "run", quiet=True, epochs=1)
+def test_damaged_runs_are_refused_in_words(damage, of_one_epoch, recipe, tmp_path):
+    shutil.copytree(of_one_epoch, tmp_path / "run")
     last, described = tmp_path / "run" / LAST, tmp_path / "run" / "settings.json"
     if damage == "empty":
         last.write_bytes(b"")
