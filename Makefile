@@ -21,11 +21,13 @@ quickstart: $(INSTALLED) ## Explain photographs with the model of the package, t
 	@echo "Why the photographs are taken for what they are: quickstart/photographs.png"
 	@$(BIN)/codanet report quickstart
 
-# Four processes of one thread each share the tests out, for two cores: some tests wait, for a browser or another program.
+# Three processes of one thread each share the tests out, for two cores: some tests wait, for a browser or another program.
+# A file stays in one of them, which makes its fixtures and imports once; tests/conftest.py puts the longest first.
 # What is freed is kept for the next network (glibc): given back and asked for again it costs a third of the time. What is
 # compiled is kept as well, wherever else it should not be: every process would compile the tests and the package anew.
 # Some virtual machines offer AMX and do not execute it (training/bfloat16.py): bfloat16 is tested without.
-PYTEST := ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 PYTHONDONTWRITEBYTECODE= MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4294967296 $(BIN)/python -m pytest -n 4 --dist worksteal
+PYTEST := ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 PYTHONDONTWRITEBYTECODE= MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4294967296 \
+  $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test: lint ## Lint, types, and every test that needs neither network nor minutes
 	@if $(BIN)/python tests/chromium.py >/dev/null; then $(PYTEST) -m "not network and not slow"; else \

@@ -20,7 +20,33 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # gw0, gw1, …: each has a
     for name in [name for name in os.environ if name.startswith("MALLOC_")]:
         del os.environ[name]  # the Makefile's, for this process: programs it starts keep memory as a user's would
 
+# Longest first, in processor seconds, so that no process is left alone with one of them.
+LONGEST = ("training", "browser", "page", "experiments", "tutorials", "export", "bench", "scaling", "evaluation")
+LONGEST += ("package", "training_photos", "training_damage", "attribution", "network", "exported_net")
+# These fork programs from a process that imports PyTorch first (processes.py): together they need only one.
+FORKING = ("training", "training_damage", "report", "crew", "shards", "app_server", "rooms")
+
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 2)))
+
+
+def pytest_collection_modifyitems(items):
+    """Where processes share the tests out, file by file, they take them in this order."""
+    if worker:
+        places = {f"test_{name}": place for place, name in enumerate(LONGEST)}
+        items.sort(key=lambda item: places.get(item.path.stem, len(LONGEST)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """A file stays in one process, and so do all files that fork."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return "forking" if file.removeprefix("tests/test_").removesuffix(".py") in FORKING else file
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ from codanet import CoDANet, create_model, list_models
 from codanet.benchmarks.algorithm1 import Algorithm1Net
 from codanet.models.explanation import Explanation
 from codanet.models.network import Layer
+from networks import of_kind
 
 # paper, C.1 and B: in millions
 PARAMETERS = {
@@ -33,9 +34,9 @@ def pair(request) -> tuple[CoDANet, CoDANet, Explanation, Explanation]:
     """A network and its twin in float64, and what both say of the same two pictures."""
     torch.manual_seed(0)
     # a small T, as an untrained network's logits over a large one are too small to survive the adding of b0
-    model = create_model(request.param, temperature=0.01).eval()
+    model = of_kind(request.param, temperature=0.01).eval()
     exact = copy.deepcopy(model).double()
-    # enough positions for every stride, and an odd number of them before one; little enough for the widest in float64
+    # enough positions for every stride, and an odd number of them before one
     x = torch.rand(2, model.image_channels, *[24 if model.architecture[0].stride == 3 else 12] * 2)
     expected = exact.explain(x.double())
     return model, exact, model.explain(x, expected.targets), expected

@@ -30,6 +30,7 @@ from codanet.training.settings import Settings
 from processes import COMMAND, Forked
 
 SETTINGS = "model: nano_coda\nimage_size: 12\ntemperature: 16\nbatch_size: 8\nlearning_rate: 1e-2\nthreads: 1\n"
+RECIPE = f"epochs: 4\naugmentation: flip-crop\nmaps_every: 2\n{SETTINGS}"
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ def pictures(tmp_path_factory) -> Path:
 @pytest.fixture
 def recipe(tmp_path, pictures) -> Path:
     path = tmp_path / "recipe.yaml"
-    path.write_text(f"data: {pictures}\nepochs: 4\naugmentation: flip-crop\nmaps_every: 2\n{SETTINGS}")
+    path.write_text(f"data: {pictures}\n{RECIPE}")
     return path
 
 
@@ -70,9 +71,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory, pictures) -> Path:
     folder = tmp_path_factory.mktemp("uninterrupted")
-    (folder / "recipe.yaml").write_text(
-        f"data: {pictures}\nepochs: 4\naugmentation: flip-crop\nmaps_every: 2\n{SETTINGS}"
-    )
+    (folder / "recipe.yaml").write_text(f"data: {pictures}\n{RECIPE}")
     train(folder / "recipe.yaml", folder / "run", quiet=True)
     return folder / "run"
 
@@ -375,9 +374,17 @@ def test_compiled_runs_can_be_taken_up_without_compiling(pictures, tmp_path):
     assert train(path, tmp_path / "run", quiet=True).epochs == 2
 
 
+@pytest.fixture(scope="module")
+def of_one_epoch(tmp_path_factory, pictures) -> Path:
+    folder = tmp_path_factory.mktemp("one-epoch")
+    (folder / "recipe.yaml").write_text(f"data: {pictures}\n{RECIPE}")
+    train(folder / "recipe.yaml", folder / "run", quiet=True, epochs=1)
+    return folder / "run"
+
+
 @pytest.mark.parametrize("damage", ["empty", "cut", "settings", "no settings"])
-def test_damaged_runs_are_refused_in_words(damage, recipe, tmp_path):
-    train(recipe, tmp_path / "run", quiet=True, epochs=1)
+def test_damaged_runs_are_refused_in_words(damage, of_one_epoch, recipe, tmp_path):
+    shutil.copytree(of_one_epoch, tmp_path / "run")
     last, described = tmp_path / "run" / LAST, tmp_path / "run" / "settings.json"
     if damage == "empty":
         last.write_bytes(b"")
@@ -504,7 +511,7 @@ def test_stages_add_up(pictures, tmp_path):
 
 
 def test_held_out_training_images_take_the_place_of_the_test_images(tmp_path):
-    result = train("digits", tmp_path, quiet=True, epochs=1, holdout=200)
+    result = train("digits", tmp_path, quiet=True, epochs=1, batch_size=128, holdout=200)
     provenance = codanet.load(result.weights).provenance
     assert provenance["val_held_out_of_training"] is True
     assert provenance["val_images"] == pytest.approx(200, abs=10)  # the same share of every class, rounded

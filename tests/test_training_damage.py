@@ -19,7 +19,7 @@ from codanet.training.run_files import BEST, LAST, MODEL
 from processes import COMMAND, Forked
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-SMALL = {"epochs": 2, "threads": 1, "quiet": True}
+SMALL = {"epochs": 2, "batch_size": 128, "threads": 1, "quiet": True}
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +31,8 @@ def finished(tmp_path_factory) -> Path:
 
 def test_one_run_one_process(tmp_path):
     """Two at once in a folder: one of them is refused, and the other's run is its own."""
-    words = ("train", "digits", "--epochs", 2, "--threads", 1, "--output", tmp_path / "run", "--seed")
-    runs = [Forked(COMMAND, *words, seed) for seed in (0, 1)]
+    words = ("train", "digits", "--epochs", 2, "--batch-size", 128, "--threads", 1)
+    runs = [Forked(COMMAND, *words, "--output", tmp_path / "run", "--seed", seed) for seed in (0, 1)]
     errors = [run.communicate()[1] for run in runs]
     assert sorted(run.returncode for run in runs) == [0, 2], errors
     won = next(seed for seed, run in enumerate(runs) if run.returncode == 0)
@@ -66,7 +66,7 @@ def test_killed_between_two_checkpoints(name, finished, tmp_path):
             if count == 2 and path.name == {name!r}:
                 os.kill(os.getpid(), signal.SIGKILL)
         run.save_whole = save
-        train("digits", {str(tmp_path / "run")!r}, quiet=True, epochs=2, threads=1)
+        train("digits", {str(tmp_path / "run")!r}, quiet=True, epochs=2, batch_size=128, threads=1)
     """)
     killed = processes.run(script)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
