@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 
 import codanet
 import processes
+from codanet import Architecture, Layer, register_model
 from codanet.data import load_data
 from codanet.data.split import held_out
 from codanet.training import bfloat16, train
@@ -357,21 +358,23 @@ def test_a_processor_that_does_not_compute_in_bfloat16(pictures, tmp_path, monke
 
 def test_compiled_runs_can_be_taken_up_without_compiling(pictures, tmp_path):
     path = tmp_path / "recipe.yaml"
-    path.write_text(f"data: {pictures}\nepochs: 2\n{SETTINGS}")
+    path.write_text(f"data: {pictures}\nepochs: 2\n{SETTINGS.replace('nano_coda', 'pair')}")
+    pair = Architecture((Layer(6, 2, stride=2), Layer(3, 2, 1)), image_size=12, temperature=16)
 
     def stop(*_):
         raise KeyboardInterrupt
 
     from codanet.training.callbacks import Lines
 
-    with pytest.MonkeyPatch.context() as patch:
+    with register_model("pair", pair), pytest.MonkeyPatch.context() as patch:  # every layer takes seconds to trace
         # traced as ever, but not handed to the C++ compiler, which would take minutes
         patch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
         patch.setattr(Lines, "on_train_epoch_end", stop)
         with pytest.raises(KeyboardInterrupt):
             train(path, tmp_path / "run", compile=True)
-    assert torch.load(tmp_path / "run" / LAST, weights_only=True)["epoch"] == 0
-    assert train(path, tmp_path / "run", quiet=True).epochs == 2
+        patch.undo()
+        assert torch.load(tmp_path / "run" / LAST, weights_only=True)["epoch"] == 0
+        assert train(path, tmp_path / "run", quiet=True).epochs == 2
 
 
 @pytest.fixture(scope="module")
