@@ -176,6 +176,16 @@ def expect_light_and_dark(page) -> None:
         expect_screen(page, scheme)
 
 
+def upload_from_a_phone(visit):
+    """A dark one, 390 points wide."""
+    screen = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "color_scheme": "dark"}
+    page = visit(is_mobile=True, has_touch=True, **screen)
+    expect_screen(page, "dark")
+    upload(page, halves(16, "red", "blue"), "red")
+    assert page.evaluate("document.documentElement.scrollWidth <= 390 && innerWidth === 390")
+    return page
+
+
 def expect_to_fit(page, width: int, *parts: str) -> None:
     """Each of these parts of a page lies within its width."""
     for part in parts:
@@ -348,11 +358,7 @@ def test_two_visitors_do_not_see_each_other(page, visit):
 
 
 def test_on_a_phone(visit):
-    screen = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "color_scheme": "dark"}
-    page = visit(is_mobile=True, has_touch=True, **screen)
-    expect_screen(page, "dark")
-    upload(page, halves(16, "red", "blue"), "red")
-    assert page.evaluate("document.documentElement.scrollWidth <= 390 && innerWidth === 390")
+    page = upload_from_a_phone(visit)
     stage = page.locator(".stage")
     stage.scroll_into_view_if_needed()
     frame = stage.bounding_box()

@@ -24,7 +24,6 @@ from test_browser import (
     drag,
     expect_a_multi_image_of_three,
     expect_light_and_dark,
-    expect_screen,
     expect_the_box_to_stay_move_and_go,
     expect_to_fit,
     expect_what_is_dropped_or_pasted_to_be_read,
@@ -36,6 +35,7 @@ from test_browser import (
     rows,
     shown_map,
     upload,
+    upload_from_a_phone,
     verdict,
 )
 
@@ -284,11 +284,7 @@ def test_bad_files_are_answered_in_words(page):
 
 
 def test_on_a_phone(visit):
-    screen = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "color_scheme": "dark"}
-    page = visit(is_mobile=True, has_touch=True, **screen)
-    expect_screen(page, "dark")
-    upload(page, halves(16, "red", "blue"), "red")
-    assert page.evaluate("document.documentElement.scrollWidth <= 390 && innerWidth === 390")
+    page = upload_from_a_phone(visit)
     assert 320 < page.locator(".stage").bounding_box()["width"] <= 390
     expect_to_fit(page, 390, "#picker", "#viewer", "#bars", "#region", ".sentence", ".more")
 
