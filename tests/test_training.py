@@ -175,7 +175,7 @@ def test_checkpoints_are_written_in_their_folder_alone(recipe, tmp_path):
         "tempfile.mkstemp = lambda *words, **names: (made(*words, **names), cut(0))[0]\n"
         "os.fsync = cut\n"
     )
-    words = ("train", recipe, "--output", tmp_path / "run")
+    words = ("train", recipe, "--output", tmp_path / "run", "--epochs", 2)
     result = processes.run(killed_while_writing + COMMAND, *words, env={"TMPDIR": str(tmp_path / "temporary")})
     assert result.returncode == -signal.SIGKILL
     assert not list((tmp_path / "temporary").iterdir())
@@ -214,11 +214,12 @@ def test_interrupt_that_something_swallows(recipe, tmp_path, where):
         "            pass\n"
         "codanet.training.run.Checkpoints = Swallowing\n"
     )
-    result = processes.run(swallowing + COMMAND, "train", recipe, "--output", tmp_path / "run")
+    words = ("train", recipe, "--output", tmp_path / "run", "--epochs", 2)
+    result = processes.run(swallowing + COMMAND, *words)
     assert result.returncode == 130
     assert "goes on from the last complete epoch" in result.stderr
     assert "Traceback" not in result.stderr
-    assert processes.codanet("train", recipe, "--output", tmp_path / "run").returncode == 0
+    assert processes.codanet(*words).returncode == 0
 
 
 def test_finished_run_is_not_run_again(uninterrupted, recipe, tmp_path):
