@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Tick, XAxis, YAxis
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
@@ -36,25 +35,6 @@ TITLE_POINTS, LABEL_POINTS = 7.5, 6.5
 LETTERS = 18  # that fit above a cell
 INK, EDGE = "#1a1a1a", "#c4c4c4"
 PAGE = "white"  # as zero is: the same on a dark and on a light screen
-
-
-class _HorizontalEdge(XAxis):
-    majorTicks: ClassVar[list[Tick]] = []
-    minorTicks: ClassVar[list[Tick]] = []
-
-
-class _VerticalEdge(YAxis):
-    majorTicks: ClassVar[list[Tick]] = []
-    minorTicks: ClassVar[list[Tick]] = []
-
-
-class PictureAxes(Axes):
-    """Without ticks: matplotlib makes some even where none are shown, and spends half of a page's time on them."""
-
-    def _init_axis(self) -> None:
-        self.xaxis, self.yaxis = _HorizontalEdge(self, clear=False), _VerticalEdge(self, clear=False)
-        for spine, axis in zip(("bottom", "top", "left", "right"), (self.xaxis,) * 2 + (self.yaxis,) * 2, strict=True):
-            self.spines[spine].register_axis(axis)
 
 
 @dataclass(frozen=True)
@@ -113,10 +93,11 @@ class Sheet:
         width, height = self.size
         return Figure((width / DOTS_PER_INCH, height / DOTS_PER_INCH), dpi=DOTS_PER_INCH, facecolor=PAGE)
 
-    def axes(self, figure: Figure, left: int, top: int, size: tuple[int, int], kind: type[Axes] = PictureAxes) -> Axes:
+    def axes(self, figure: Figure, left: int, top: int, size: tuple[int, int]) -> Axes:
         width, height = self.size
-        place = left / width, 1 - (top + size[1]) / height, size[0] / width, size[1] / height
-        return figure.add_axes(kind(figure, place, facecolor=PAGE))
+        return figure.add_axes(
+            (left / width, 1 - (top + size[1]) / height, size[0] / width, size[1] / height), facecolor=PAGE
+        )
 
     def panel(
         self,
@@ -139,7 +120,7 @@ class Sheet:
         left = MARGIN + self.columns * self.pitch - GAP + BAR_GAP
         length = max(self.cell[1], CELL)
         top = max(MARGIN, self.top(row) + self.cell[1] - length)
-        axes = self.axes(figure, left, top, (BAR, length), Axes)
+        axes = self.axes(figure, left, top, (BAR, length))
         end = number(scale)
         colours = ScalarMappable(Normalize(-scale, scale), diverging(palette))
         bar = figure.colorbar(colours, cax=axes, ticks=[-scale, 0, scale], extend="both" if clipped else "neither")
