@@ -29,6 +29,7 @@ from codanet.models.network import CoDANet
 from codanet.plot import save
 from codanet.training import train
 from figure import BLUE, RED, plain
+from result import exit_code
 
 GRID = 2  # photographs per side
 TIMED = 20
@@ -85,12 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--grids", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
-    try:
-        _run(given)
-    except (ValueError, OSError) as error:
-        print(f"cut_points: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code("cut_points", lambda: _run(given))
 
 
 def _run(given: argparse.Namespace) -> None:

@@ -34,6 +34,7 @@ from codanet.evaluation.models import split_seed
 from codanet.metrics import confident_images, localisation, predict
 from codanet.models.efficientnet_lite import EfficientNetLite0, efficientnet_lite0
 from codanet.models.hybrid import HybridNet
+from result import exit_code
 
 GRID = 2  # photographs per side
 VIEWS = 4  # of every photograph, for the linear head
@@ -134,12 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--grids", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
-    try:
-        _run(given)
-    except (ValueError, OSError) as error:
-        print(f"photograph_maps: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code("photograph_maps", lambda: _run(given))
 
 
 def _run(given: argparse.Namespace) -> None:

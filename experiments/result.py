@@ -87,8 +87,13 @@ def main(
     chosen = given.data or (quick_data or _stored(data) if given.quick else _affordable(data))
     there = {option: path for option in files or {} if (path := getattr(given, option)) is not None}
     setting = Setting(name, chosen, given.quick, given.seed, given.output, given.source, there)
+    return exit_code(name, lambda: _run(setting, experiment, words))
+
+
+def exit_code(name: str, work: Callable[[], None]) -> int:
+    """0 once the work is done; 2 and one sentence where what was given will not do."""
     try:
-        _run(setting, experiment, words)
+        work()
     except (ValueError, OSError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 2

@@ -21,10 +21,13 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # gw0, gw1, …: each has a
         del os.environ[name]  # the Makefile's, for this process: programs it starts keep memory as a user's would
 
 # Longest first, in processor seconds, so that no process is left alone with one of them.
-LONGEST = ("training", "browser", "page", "experiments", "tutorials", "export", "bench", "scaling", "evaluation")
-LONGEST += ("package", "training_photos", "training_damage", "attribution", "network", "exported_net")
-# These fork programs from a process that imports PyTorch first (processes.py): together they need only one.
-FORKING = ("training", "training_damage", "report", "crew", "shards", "app_server", "rooms")
+LONGEST = ("training", "experiments", "browser", "training_photos", "page", "tutorials", "export", "attribution")
+LONGEST += ("bench", "evaluation", "scaling", "package", "network", "peers", "dau", "data_sets", "exported_net")
+# These fork programs from a process that imports PyTorch first (processes.py): those of a group share one.
+FORKING = (
+    ("training", "training_damage"),
+    ("training_photos", "report", "crew", "shards", "app_server", "rooms"),
+)
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 2)))
 
@@ -38,13 +41,14 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """A file stays in one process, and so do all files that fork."""
+    """A file stays in one process, and so does a group of files that fork."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid):
             file = super()._split_scope(nodeid)
-            return "forking" if file.removeprefix("tests/test_").removesuffix(".py") in FORKING else file
+            name = file.removeprefix("tests/test_").removesuffix(".py")
+            return next((group[0] for group in FORKING if name in group), file)
 
     return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 

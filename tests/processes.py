@@ -16,7 +16,9 @@ from pathlib import Path
 from types import TracebackType
 
 START = multiprocessing.get_context("forkserver")
-START.set_forkserver_preload(["codanet.training.run", "codanet.evaluation.run", "codanet.cli.evaluate"])
+OWN = ["codanet.training.run", "codanet.evaluation.run", "codanet.cli.train", "codanet.cli.evaluate"]
+LATE = ["torch.utils.tensorboard", "matplotlib.backends.backend_agg", "PIL.PngImagePlugin"]  # what a run begins with
+START.set_forkserver_preload([*OWN, *LATE])
 
 COMMAND = "import sys; from codanet.cli import main; sys.exit(main())"
 

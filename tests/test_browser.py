@@ -37,9 +37,25 @@ def visit(browser, served):
         yield visit
 
 
+@pytest.fixture(scope="module")
+def regular(browser, served):
+    """One visitor for all tests that need no fresh one: a page takes longer to load than most of them to run."""
+    with visits(browser, served.local_url, ".stage", (served.local_url, "data:", "blob:")) as visit:
+        yield visit()
+
+
 @pytest.fixture
-def page(visit):
-    return visit()
+def page(regular):
+    regular.locator("#seen input").uncheck()
+    if regular.locator("#model input").input_value() != "colours":
+        choose_model(regular, "colours", 3)
+    return regular
+
+
+def choose_model(page, name: str, classes: int) -> None:
+    page.locator("#model input").click()
+    page.get_by_role("option", name=name).click()
+    page.wait_for_function(f"document.querySelectorAll('#bars .class').length === {classes}")
 
 
 def give(page, content: bytes, name: str = "picture.png") -> None:
@@ -52,10 +68,20 @@ def png(image: Image.Image) -> bytes:
     return stream.getvalue()
 
 
-def upload(page, image: Image.Image, expected: str) -> None:
-    number = 1 + max([int(key.split("-")[1]) for key in keys(page)], default=0)
-    give(page, png(image))
+def next_number(page) -> int:
+    """That this visitor's next picture will have."""
+    return 1 + max([int(key.split("-")[1]) for key in keys(page)], default=0)
+
+
+def give_and_wait(page, content: bytes, name: str = "picture.png") -> None:
+    """Until it is the picture on show."""
+    number = next_number(page)
+    give(page, content, name)
     page.wait_for_selector(f"#picker .tile[data-key='upload-{number}'][aria-pressed='true']")
+
+
+def upload(page, image: Image.Image, expected: str) -> None:
+    give_and_wait(page, png(image))
     expect_verdict(page, expected)
 
 
@@ -137,10 +163,27 @@ def expect_what_is_dropped_or_pasted_to_be_read(page) -> None:
         expect_verdict(page, expected)
 
 
-def expect_dark_and_light(visit) -> None:
-    lightness = "() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).map(Number)"
-    assert max(visit(color_scheme="dark").evaluate(lightness)) < 60
-    assert min(visit(color_scheme="light").evaluate(lightness)) > 230
+def expect_screen(page, scheme: str) -> None:
+    colour = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).map(Number)"
+    until(page, {"dark": f"Math.max(...{colour}) < 60", "light": f"Math.min(...{colour}) > 230"}[scheme], seconds=10)
+
+
+def expect_light_and_dark(page) -> None:
+    """As the visitor's screen was when the page was loaded, and as it becomes."""
+    expect_screen(page, "light")
+    for scheme in ("dark", "light"):
+        page.emulate_media(color_scheme=scheme)
+        expect_screen(page, scheme)
+
+
+def upload_from_a_phone(visit):
+    """A dark one, 390 points wide."""
+    screen = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "color_scheme": "dark"}
+    page = visit(is_mobile=True, has_touch=True, **screen)
+    expect_screen(page, "dark")
+    upload(page, halves(16, "red", "blue"), "red")
+    assert page.evaluate("document.documentElement.scrollWidth <= 390 && innerWidth === 390")
+    return page
 
 
 def expect_to_fit(page, width: int, *parts: str) -> None:
@@ -265,9 +308,7 @@ def test_download_the_picture_and_the_numbers(page, tmp_path):
 
 
 def test_another_model(page):
-    page.locator("#model input").click()
-    page.get_by_role("option", name="deep").click()
-    page.wait_for_function("document.querySelectorAll('#bars .class').length === 4")
+    choose_model(page, "deep", 4)
     page.get_by_role("tab", name="This model").click()
     assert "16 × 16 pixels, RGB" in page.locator("#about").inner_text()
 
@@ -290,7 +331,8 @@ def test_bad_files_are_answered_in_words(page, served):
     upload(page, Image.new("RGB", (64, 64), "red"), "red")
 
 
-def test_odd_files_are_read(page, served):
+def test_odd_files_are_read(visit, served):
+    page = visit()
     count = page.locator("#picker .tile").count()
     for place, (kind, content) in enumerate(SOURCES.items(), start=1):
         give(page, content, f"{kind}.bin")
@@ -305,8 +347,8 @@ def test_dropped_and_pasted(page):
     expect_what_is_dropped_or_pasted_to_be_read(page)
 
 
-def test_two_visitors_do_not_see_each_other(visit):
-    one, other = visit(), visit()
+def test_two_visitors_do_not_see_each_other(page, visit):
+    one, other = visit(), page
     upload(one, Image.new("RGB", (8, 8), "lime"), "green")
     upload(other, Image.new("RGB", (8, 8), "blue"), "blue")
     assert verdict(one) == "green"
@@ -316,9 +358,7 @@ def test_two_visitors_do_not_see_each_other(visit):
 
 
 def test_on_a_phone(visit):
-    page = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True, device_scale_factor=2)
-    upload(page, halves(16, "red", "blue"), "red")
-    assert page.evaluate("document.documentElement.scrollWidth <= 390 && innerWidth === 390")
+    page = upload_from_a_phone(visit)
     stage = page.locator(".stage")
     stage.scroll_into_view_if_needed()
     frame = stage.bounding_box()
@@ -338,8 +378,8 @@ def test_on_a_phone(visit):
     expect_to_fit(page, 390, "#picker", "#viewer", "#bars", "#region", ".sentence")
 
 
-def test_dark_and_light(visit):
-    expect_dark_and_light(visit)
+def test_dark_and_light(page):
+    expect_light_and_dark(page)
 
 
 def test_nothing_is_written_to_disk(page):

@@ -21,9 +21,13 @@ import os, sys, time
 from pathlib import Path
 from codanet._support.locks import alone_in
 with alone_in(Path(sys.argv[1]), "the run"):
-    if len(sys.argv) > 2 and os.fork() == 0:
-        time.sleep(60)  # a child that outlives its parent
-        os._exit(0)
+    if len(sys.argv) > 2:
+        reading, writing = os.pipe()
+        if os.fork() == 0:
+            os.write(writing, b".")
+            time.sleep(60)  # a child that outlives its parent
+            os._exit(0)
+        os.read(reading, 1)  # the child has begun, and so let go of what it got with the fork
     print("held", flush=True)
     time.sleep(60)
 """

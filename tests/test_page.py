@@ -23,16 +23,19 @@ from colours import colour_model, halves
 from test_browser import (
     drag,
     expect_a_multi_image_of_three,
-    expect_dark_and_light,
+    expect_light_and_dark,
     expect_the_box_to_stay_move_and_go,
     expect_to_fit,
     expect_what_is_dropped_or_pasted_to_be_read,
     give,
+    give_and_wait,
+    next_number,
     number,
     png,
     rows,
     shown_map,
     upload,
+    upload_from_a_phone,
     verdict,
 )
 
@@ -70,8 +73,8 @@ def written(ready, tmp_path_factory):
     return pages.page({"colours": colour_model(), "<deep>": deep(), "grey": grey()}, path)
 
 
-@pytest.fixture
-def visit(browser, written):
+def offline(browser, written):
+    """Visitors who have no network and may say nothing."""
     own = written.path.as_uri()
 
     def alone(page, errors):
@@ -79,13 +82,28 @@ def visit(browser, written):
         page.context.route("**/*", lambda route: route.continue_() if route.request.url == own else route.abort())
         page.on("console", lambda message: errors.append(message.text))
 
-    with visits(browser, own, "html[data-ready] .stage", (own, "data:", "blob:null/"), alone) as visit:
-        yield visit
+    return visits(browser, own, "html[data-ready] .stage", (own, "data:", "blob:null/"), alone)
 
 
 @pytest.fixture
-def page(visit):
-    return visit()
+def visit(browser, written):
+    with offline(browser, written) as visit:
+        yield visit
+
+
+@pytest.fixture(scope="module")
+def regular(browser, written):
+    """One visitor for all tests that need no fresh one: a page takes longer to load than most of them to run."""
+    with offline(browser, written) as visit:
+        yield visit()
+
+
+@pytest.fixture
+def page(regular):
+    regular.locator("#seen input").uncheck()
+    regular.locator("#model select").select_option("colours")
+    settled(regular, "predicted")
+    return regular
 
 
 def read(image: Image.Image, model: CoDANet | None = None):
@@ -138,11 +156,10 @@ def test_upload_predict_and_choose_another_class(page):
 @pytest.mark.parametrize("size", [(16, 16), (97, 61), (33, 240), (7, 9)])
 def test_pictures_are_seen_as_python_sees_them(page, tmp_path, size):
     """Larger, smaller, wide and tall: the same numbers as codanet.read_image and model.explain."""
-    for place, (name, model) in enumerate({"<deep>": deep(), "grey": grey()}.items(), start=1):
+    for name, model in {"<deep>": deep(), "grey": grey()}.items():
         page.locator("#model select").select_option(name)
         settled(page, "predicted")
-        give(page, png(noise(*size)))
-        page.wait_for_selector(f"#picker .tile[data-key='upload-{place}'][aria-pressed='true']")
+        give_and_wait(page, png(noise(*size)))
         found = json.loads(saved(page, "numbers", tmp_path).read_text())
         why = read(noise(*size), model)
         order = why.logits[0].argsort(descending=True)
@@ -157,6 +174,7 @@ def test_pictures_are_seen_as_python_sees_them(page, tmp_path, size):
 
 def test_a_file_that_is_being_chosen_outlives_the_tiles(page):
     """The tiles are drawn anew with every picture and model; a dialog that was opened before gives its file after."""
+    tile = f"#picker .tile[data-key='upload-{next_number(page)}'][aria-pressed='true']"
     page.evaluate("window.chosen = document.querySelector('#picker .file')")
     page.locator("#model select").select_option("grey")
     page.wait_for_selector("#about:has-text('grey')")
@@ -165,7 +183,7 @@ def test_a_file_that_is_being_chosen_outlives_the_tiles(page):
     page.evaluate_handle("window.chosen").as_element().set_input_files(
         {"name": "late.png", "mimeType": "image/png", "buffer": png(noise(16, 16))}
     )
-    page.wait_for_selector("#picker .tile[data-key='upload-1'][aria-pressed='true']")
+    page.wait_for_selector(tile)
 
 
 def test_drag_a_box_and_read_its_part(page):
@@ -241,11 +259,8 @@ def test_pictures_of_every_kind(page):
     exif[0x0112] = 6
     halves(64, "red", "blue").save(turned, "PNG", exif=exif)
     clear = Image.new("RGBA", (16, 16), (255, 0, 0, 0))
-    for place, content in enumerate(
-        (turned.getvalue(), png(clear), png(noise(16, 16).convert("L")), png(halves().convert("P"))), start=1
-    ):
-        give(page, content)
-        page.wait_for_selector(f"#picker .tile[data-key='upload-{place}'][aria-pressed='true']")
+    for content in (turned.getvalue(), png(clear), png(noise(16, 16).convert("L")), png(halves().convert("P"))):
+        give_and_wait(page, content)
         why = read(content)
         logit = number(page.locator(".equation b").last.inner_text())
         assert logit == pytest.approx(float(why.logits.max()), abs=0.02)
@@ -269,15 +284,13 @@ def test_bad_files_are_answered_in_words(page):
 
 
 def test_on_a_phone(visit):
-    page = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True, device_scale_factor=2)
-    upload(page, halves(16, "red", "blue"), "red")
-    assert page.evaluate("document.documentElement.scrollWidth <= 390 && innerWidth === 390")
+    page = upload_from_a_phone(visit)
     assert 320 < page.locator(".stage").bounding_box()["width"] <= 390
     expect_to_fit(page, 390, "#picker", "#viewer", "#bars", "#region", ".sentence", ".more")
 
 
-def test_dark_and_light(visit):
-    expect_dark_and_light(visit)
+def test_dark_and_light(page):
+    expect_light_and_dark(page)
 
 
 def test_for_a_screen_reader(page):

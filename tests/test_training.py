@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 
 import codanet
 import processes
+from codanet import Architecture, Layer, register_model
 from codanet.data import load_data
 from codanet.data.split import held_out
 from codanet.training import bfloat16, train
@@ -174,7 +175,7 @@ def test_checkpoints_are_written_in_their_folder_alone(recipe, tmp_path):
         "tempfile.mkstemp = lambda *words, **names: (made(*words, **names), cut(0))[0]\n"
         "os.fsync = cut\n"
     )
-    words = ("train", recipe, "--output", tmp_path / "run")
+    words = ("train", recipe, "--output", tmp_path / "run", "--epochs", 2)
     result = processes.run(killed_while_writing + COMMAND, *words, env={"TMPDIR": str(tmp_path / "temporary")})
     assert result.returncode == -signal.SIGKILL
     assert not list((tmp_path / "temporary").iterdir())
@@ -213,11 +214,12 @@ def test_interrupt_that_something_swallows(recipe, tmp_path, where):
         "            pass\n"
         "codanet.training.run.Checkpoints = Swallowing\n"
     )
-    result = processes.run(swallowing + COMMAND, "train", recipe, "--output", tmp_path / "run")
+    words = ("train", recipe, "--output", tmp_path / "run", "--epochs", 2)
+    result = processes.run(swallowing + COMMAND, *words)
     assert result.returncode == 130
     assert "goes on from the last complete epoch" in result.stderr
     assert "Traceback" not in result.stderr
-    assert processes.codanet("train", recipe, "--output", tmp_path / "run").returncode == 0
+    assert processes.codanet(*words).returncode == 0
 
 
 def test_finished_run_is_not_run_again(uninterrupted, recipe, tmp_path):
@@ -357,21 +359,23 @@ def test_a_processor_that_does_not_compute_in_bfloat16(pictures, tmp_path, monke
 
 def test_compiled_runs_can_be_taken_up_without_compiling(pictures, tmp_path):
     path = tmp_path / "recipe.yaml"
-    path.write_text(f"data: {pictures}\nepochs: 2\n{SETTINGS}")
+    path.write_text(f"data: {pictures}\nepochs: 2\n{SETTINGS.replace('nano_coda', 'pair')}")
+    pair = Architecture((Layer(6, 2, stride=2), Layer(3, 2, 1)), image_size=12, temperature=16)
 
     def stop(*_):
         raise KeyboardInterrupt
 
     from codanet.training.callbacks import Lines
 
-    with pytest.MonkeyPatch.context() as patch:
+    with register_model("pair", pair), pytest.MonkeyPatch.context() as patch:  # every layer takes seconds to trace
         # traced as ever, but not handed to the C++ compiler, which would take minutes
         patch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
         patch.setattr(Lines, "on_train_epoch_end", stop)
         with pytest.raises(KeyboardInterrupt):
             train(path, tmp_path / "run", compile=True)
-    assert torch.load(tmp_path / "run" / LAST, weights_only=True)["epoch"] == 0
-    assert train(path, tmp_path / "run", quiet=True).epochs == 2
+        patch.undo()
+        assert torch.load(tmp_path / "run" / LAST, weights_only=True)["epoch"] == 0
+        assert train(path, tmp_path / "run", quiet=True).epochs == 2
 
 
 @pytest.fixture(scope="module")

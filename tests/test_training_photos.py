@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,6 +11,7 @@ from torch import nn
 
 import codanet
 import photograph_maps
+import processes
 from codanet import cli
 from codanet.attribution import MethodSpec
 from codanet.data.features import FeatureCache
@@ -161,7 +160,9 @@ part = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, 4, 1))
 hybrid.BACKBONES["little"] = hybrid.Backbone(lambda trained: part, "0", 32)
 raise SystemExit(cli.main({["train", str(place), "-o", str(tmp_path / "run"), *options]!r}))
 """
-    said = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stderr
+    result = processes.run(command)
+    said = result.stderr
+    assert result.returncode == 0, said
     (line,) = (line for line in said.splitlines() if "HEIC" in line)
     assert line.startswith("codanet: 1 files in ")
     assert "UserWarning" not in said

@@ -53,7 +53,7 @@ class Interrupts:
                 _thread.interrupt_main()
 
 
-_now: list[Interrupts] = []  # of the main thread, the innermost last
+_now: list[Interrupts] = []  # those in the main thread, the innermost last
 
 
 @contextmanager

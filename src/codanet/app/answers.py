@@ -52,12 +52,12 @@ def _by_method(gallery: Gallery, session: Session, name: str) -> views.Panel:
     image, method = session.read.image[None], METHODS[name]
     start = time.perf_counter()
     try:
-        found = attribute(gallery.models[session.model], image, session.target, name)[0].float().cpu()
+        importance = attribute(gallery.models[session.model], image, session.target, name)[0].float().cpu()
     except ValueError as error:  # what this method cannot do with this model, in its own words
         return views.Panel(method.title, str(error), picture_uri(heatmap(torch.zeros(session.read.size))[0]))
     seconds = time.perf_counter() - start
     spent = f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
-    return views.Panel(method.title, spent, picture_uri(method_colours(name, found)[0]), about=method.about)
+    return views.Panel(method.title, spent, picture_uri(method_colours(name, importance)[0]), about=method.about)
 
 
 def found_classes(gallery: Gallery, session: Session) -> str:

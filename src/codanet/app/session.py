@@ -52,10 +52,10 @@ class Gallery:
     def of(cls, models: Mapping[str, CoDANet], data: ImageData | None = None) -> Gallery:
         shown = {}
         for name, model in models.items():
-            found = examples(model, data)
+            images = examples(model, data)
             shown[name] = tuple(
                 seen_by(f"example-{number}", title, image, {name: model})
-                for number, (title, image) in enumerate(found.items())
+                for number, (title, image) in enumerate(images.items())
             )
         return cls(models, shown)
 
@@ -140,12 +140,12 @@ def open_model(gallery: Gallery, session: Session, name: str) -> Session:
 
 
 def open_picture(gallery: Gallery, session: Session, key: object) -> Session:
-    found = pictures(gallery, session).get(str(key))
-    if found is None:
+    picture = pictures(gallery, session).get(str(key))
+    if picture is None:
         raise ValueError("that picture is no longer here: choose another, or give it again")
     model = gallery.models[session.model]
-    reading = read(model, found.image(session.model))
-    return _facing(session, reading, (found.key,), found.photos[session.model])
+    reading = read(model, picture.image(session.model))
+    return _facing(session, reading, (picture.key,), picture.photos[session.model])
 
 
 def _facing(session: Session, reading: Reading, shown: tuple[str, ...], photo: str) -> Session:

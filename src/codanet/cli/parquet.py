@@ -24,7 +24,7 @@ def tabulated(options: argparse.Namespace, arguments: list[str], paths: list[Pat
         from ..models.weights import load
         from ..plot.shards import explain_into
 
-        found = explain_into(
+        manifest = explain_into(
             load(options.model),
             paths,
             folder,
@@ -36,9 +36,9 @@ def tabulated(options: argparse.Namespace, arguments: list[str], paths: list[Pat
     if place.rank:
         return 0
     if options.json:
-        print(json.dumps(asdict(found)))
+        print(json.dumps(asdict(manifest)))
     else:
-        print(plain(f"{found.pictures} pictures, {found.rows} rows in {found.shards} files in {folder}"))
-    if found.failed:
-        print(f"codanet: {found.failed} of {found.pictures} pictures could not be read", file=sys.stderr)
-    return 1 if found.failed else 0
+        print(plain(f"{manifest.pictures} pictures, {manifest.rows} rows in {manifest.shards} files in {folder}"))
+    if manifest.failed:
+        print(f"codanet: {manifest.failed} of {manifest.pictures} pictures could not be read", file=sys.stderr)
+    return 1 if manifest.failed else 0

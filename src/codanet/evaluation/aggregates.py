@@ -10,7 +10,7 @@ from ..metrics import Scores, find_metric
 from .results import Results
 
 GROUPS = ("best", "middle", "worst")
-SHARE = 0.05  # of the scores in each group, one at least
+SHARE = 0.05  # each group has this share of the scores, and at least one
 ON_GRIDS = ("localisation", "difull", "dipart")
 
 

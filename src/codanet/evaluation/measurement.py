@@ -57,8 +57,8 @@ class Stage:
     title: str
     keys: tuple[Key, ...]
     total: int
-    size: int  # of a chunk
-    run: Callable[[int, int], list[Record]]  # of samples start to stop
+    size: int  # samples in a chunk
+    run: Callable[[int, int], list[Record]]  # measures samples start to stop
 
 
 class Measurement:

@@ -37,9 +37,9 @@ class Published:
     def read(cls, path: str | os.PathLike[str]) -> "Published":
         """A file {"localisation": {"T=1000": {"CoDA": {"q25": …}}}, "pixel_removal": …}."""
         try:
-            found = read_json(Path(path))
+            figures = read_json(Path(path))
             for kind, needed in NEEDED.items():
-                for methods in found[kind].values():
+                for methods in figures[kind].values():
                     for entry in methods.values():
                         for name in needed:
                             np.asarray(entry[name], dtype=float)
@@ -48,14 +48,14 @@ class Published:
                 f"{path} is no file of published figures ({type(error).__name__}): it needs localisation and "
                 "pixel_removal, each by temperature and method"
             ) from None
-        return cls({kind: found[kind] for kind in NEEDED})
+        return cls({kind: figures[kind] for kind in NEEDED})
 
     def temperature(self, metric: str, model: nn.Module | None) -> str:
         """The model's own if there are figures for it, or else the one with figures for the most methods."""
         if not isinstance(model, CoDANet) or metric not in KINDS:
             return ""
-        found, own = self.figures[KINDS[metric]], f"T={model.temperature:g}"
-        return own if own in found else max(found, key=lambda each: len(found[each]), default="")
+        figures, own = self.figures[KINDS[metric]], f"T={model.temperature:g}"
+        return own if own in figures else max(figures, key=lambda each: len(figures[each]), default="")
 
     def entry(self, metric: str, model: nn.Module | None, method: str) -> dict[str, Any] | None:
         temperature = self.temperature(metric, model)

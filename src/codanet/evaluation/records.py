@@ -114,8 +114,8 @@ class Records:
             self._keep(_decoded(json.loads(line)))
 
     def scores(self, key: Key) -> Scores:
-        found = self.found[key]
-        return Scores.join([found[start].scores for start in sorted(found)])
+        records = self.found[key]
+        return Scores.join([records[start].scores for start in sorted(records)])
 
     def hours(self, keys: Iterable[Key]) -> float:
         """Of all the work, over all the times that the run was taken up."""
@@ -123,9 +123,9 @@ class Records:
 
     def seconds_per_map(self, key: Key) -> float:
         """NaN for what needs no maps."""
-        found = self.found[key].values()
-        maps = sum(record.maps for record in found)
-        return sum(record.seconds for record in found) / maps if maps else math.nan
+        records = self.found[key].values()
+        maps = sum(record.maps for record in records)
+        return sum(record.seconds for record in records) / maps if maps else math.nan
 
 
 def _encoded(record: Record) -> dict[str, Any]:

@@ -41,14 +41,14 @@ class Results:
         return table.heads(self.rows)
 
     def markdown(self) -> str:
-        made = self.provenance
+        facts = self.provenance
         lines = ["| " + " | ".join(self.heads) + " |", "|" + " --- |" * len(self.heads)]
         lines += ["| " + " | ".join(line) + " |" for line in self.cells()]
         lines += ["", *(f"- {sentence}" for sentence in self.sentences()), ""]
         lines += [
-            f"Made on {made['date']} by codanet {made['versions']['codanet']}, torch {made['versions']['torch']}, "
-            f"{made['threads']} threads, {made['hours']:.2f} hours, seed {made['settings']['seed']}"
-            + (f": `{made['command']}`" if made["command"] else "."),
+            f"Made on {facts['date']} by codanet {facts['versions']['codanet']}, torch {facts['versions']['torch']}, "
+            f"{facts['threads']} threads, {facts['hours']:.2f} hours, seed {facts['settings']['seed']}"
+            + (f": `{facts['command']}`" if facts["command"] else "."),
             "",
         ]
         return "\n".join(lines)

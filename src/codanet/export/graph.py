@@ -215,7 +215,7 @@ def _inputs(model: CoDANet, size: tuple[int, int] | None) -> list[ValueInfoProto
 def _outputs(model: CoDANet, size: tuple[int, int] | None, channels: bool, rows: bool) -> list[ValueInfoProto]:
     height, width = size or ("H", "W")
     channels_seen = 2 * model.image_channels
-    if isinstance(model, HybridNet):  # of the features, as many as the backbone makes
+    if isinstance(model, HybridNet):  # contributions of features, as many as the backbone makes
         height, width, channels_seen = "h", "w", model.encoded_channels
     encoded = ["M", channels_seen, height, width]
     shapes: dict[str, list[Any]] = {"logits": ["N", model.num_classes], "contributions": ["M", height, width]}

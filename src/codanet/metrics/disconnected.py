@@ -75,8 +75,8 @@ class Disconnected(SelfExplaining):
                 torch.autograd.grad(logits.gather(1, each[:, None]).sum(), encoded, retain_graph=True)[0] * encoded
                 for each in targets.view(len(inputs), -1).unbind(1)
             ]
-        found = torch.stack([each.detach().sum(1) for each in maps], 1)
-        return found.view(*targets.shape, *found.shape[2:])
+        stacked = torch.stack([each.detach().sum(1) for each in maps], 1)
+        return stacked.view(*targets.shape, *stacked.shape[2:])
 
     @torch.no_grad()
     def own_maps(self, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ class Disconnected(SelfExplaining):
             last = linear_map.activations[-1]  # [N, classes, h, w]
             own = cell_masks(self.size, last.shape[2], last.shape[3]).to(last)[cell]  # [N, K, h, w]
             classes = nn.functional.one_hot(label, model.num_classes).to(last)
-            rows = classes[..., None, None] * own[:, :, None] / model.temperature  # of the pooling
+            rows = classes[..., None, None] * own[:, :, None] / model.temperature  # back through the pooling
             rows = linear_map.pull(rows, linear_map.depth - 1)
             maps = (rows * encoded[:, None]).sum(2)
         else:

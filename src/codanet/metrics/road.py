@@ -17,7 +17,7 @@ from .maps import Attribute, checked_targets, maps_of
 from .metric import Metric
 from .scores import CONSTANT, NOT_FINITE, Scores
 
-SHARES = tuple(step / 10 for step in range(1, 10))  # of the pixels that are removed
+SHARES = tuple(step / 10 for step in range(1, 10))  # how much of the picture is removed
 NOISE = 0.01
 NEIGHBOURS = {(0, 1): 1 / 6, (1, 0): 1 / 6, (1, 1): 1 / 12, (1, -1): 1 / 12}  # and their opposites
 

@@ -34,7 +34,7 @@ from .gallery import Explained, explain_files
 
 Maps = Literal["float16", "png", "none"]
 MANIFEST, SETTINGS = "_manifest.json", "_settings.json"  # names that readers of a folder of Parquet files leave out
-PICTURES, MAP_BYTES = 1000, 64 << 20  # of a shard, at most
+PICTURES, MAP_BYTES = 1000, 64 << 20  # a shard has no more than these
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def _rows(number: int, explained: Explained, maps: Maps) -> list[dict[str, Any]]
         return [{**start, "error": explained.error}]
     several = why.targets.view(-1)
     pixels = why.pixels.reshape(len(several), -1)
-    found = []
+    rows = []
     for place, target in enumerate(several.tolist()):
         row = {
             **start,
@@ -196,8 +196,8 @@ def _rows(number: int, explained: Explained, maps: Maps) -> list[dict[str, Any]]
             data = BytesIO()
             Image.fromarray(heatmap(pixels[place].view(1, *why.pixels.shape[-2:]))[0]).save(data, "PNG")
             row["map"] = data.getvalue()
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def _schema(settings: dict[str, Any], model: CoDANet) -> Any:
@@ -208,7 +208,7 @@ def _schema(settings: dict[str, Any], model: CoDANet) -> Any:
     fields = [
         pa.field("picture", pa.int64()),  # its place in the list
         pa.field("path", pa.string()),
-        pa.field("number", pa.int32()),  # of the class
+        pa.field("number", pa.int32()),  # the class's place among the outputs
         pa.field("class", pa.string()),
         pa.field("probability", pa.float32()),
         pa.field("logit", pa.float32()),
@@ -237,10 +237,10 @@ def _manifest(folder: Path, settings: dict[str, Any], names: Sequence[str], *, w
             ) from None
         rows, failed = rows + len(column), failed + len(column) - column.null_count
         files.append({"file": path.name, "rows": len(column), "bytes": path.stat().st_size})
-    found = Manifest(str(folder), len(files), len(names), rows, failed, complete=True)
+    manifest = Manifest(str(folder), len(files), len(names), rows, failed, complete=True)
     if write:
         with replacing(folder / MANIFEST) as part:
             part.write_text(
-                json.dumps({**asdict(found), "settings": settings, "files": files}, indent=1), encoding="utf-8"
+                json.dumps({**asdict(manifest), "settings": settings, "files": files}, indent=1), encoding="utf-8"
             )
-    return found
+    return manifest

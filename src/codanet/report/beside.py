@@ -38,14 +38,14 @@ RISE = " RISE, which has no sign, is in colours from the least important pixel, 
 
 def strongest(rows: Sequence[Mapping[str, Any]], label: str) -> dict[str, float]:
     """Of an evaluation, the post-hoc methods with the highest mean localisation on a model, the best first."""
-    found = {}
+    means = {}
     for row in rows:
         name, mean = str(row.get("method")), row.get("mean")
         known = MethodSpec.find(name)  # a user's own function cannot be called again from its name
         wanted = row.get("metric") == "localisation" and row.get("model") == label
         if wanted and known and known.method.post_hoc and isinstance(mean, float) and math.isfinite(mean):
-            found[name] = mean
-    return dict(sorted(found.items(), key=lambda each: -each[1])[:OTHERS])
+            means[name] = mean
+    return dict(sorted(means.items(), key=lambda each: -each[1])[:OTHERS])
 
 
 def usual(size: Sequence[int]) -> list[str]:
@@ -95,13 +95,13 @@ def _maps(
     for name in ("contributions", *methods):
         try:
             settings = MethodSpec.parse(name).settings
-            made = attribute(model, like(model, image), torch.tensor([classes]), settings, progress=not quiet)
+            attributions = attribute(model, like(model, image), torch.tensor([classes]), settings, progress=not quiet)
         except (ValueError, RuntimeError) as error:  # out of memory among them
             failed.append(f"{method_title(name)} is left out: {error}.")
             if name == "contributions":
                 return {}, failed
         else:
-            maps[name] = made[0].float().cpu()
+            maps[name] = attributions[0].float().cpu()
     return maps, failed
 
 

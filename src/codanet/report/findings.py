@@ -69,8 +69,8 @@ def find(
     model: nn.Module, pictures: Pictures, classes: tuple[str, ...], done: Callable[[int], object] | None = None
 ) -> Findings:
     """Every image goes through the model once; those worth a look are explained, if it is a CoDA-Net."""
-    found = predict(model, pictures, done=done)
-    truth, said, sure = found.labels, found.predicted, probabilities(model, found.logits)
+    predictions = predict(model, pictures, done=done)
+    truth, said, sure = predictions.labels, predictions.predicted, probabilities(model, predictions.logits)
     number = len(classes)
     confusion = torch.bincount(truth * number + said, minlength=number * number).view(number, number)
     right, wrong = _worth_a_look(truth, said, sure)
@@ -78,11 +78,11 @@ def find(
     def cases(places: list[int]) -> tuple[Case, ...]:
         if not places or not isinstance(model, CoDANet):
             return ()
-        return _explained(model, pictures, found.indices[places].tolist(), said[places], truth[places])
+        return _explained(model, pictures, predictions.indices[places].tolist(), said[places], truth[places])
 
-    unread = len(pictures) - len(found.indices)
+    unread = len(pictures) - len(predictions.indices)
     exact_for = model.exact_for if isinstance(model, HybridNet) else ""
-    return Findings(classes, pictures, found, confusion, cases(right), cases(wrong), unread, exact_for)
+    return Findings(classes, pictures, predictions, confusion, cases(right), cases(wrong), unread, exact_for)
 
 
 def _worth_a_look(truth: Tensor, said: Tensor, sure: Tensor) -> tuple[list[int], list[int]]:

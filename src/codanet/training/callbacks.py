@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from PIL import Image
 
 from .._support.interrupts import Interrupts
 from .._support.messages import duration
@@ -127,10 +129,11 @@ class ContributionMaps(Callback):
         figure = contribution_maps(module.model.explain(pictures))
         folder = self.folder / MAPS
         folder.mkdir(exist_ok=True)
-        save(figure, folder / f"epoch-{epoch:03d}.png")
+        path = save(figure, folder / f"epoch-{epoch:03d}.png")
+        dots = np.asarray(Image.open(path).convert("RGB"))  # [H, W, 3]: TensorBoard would draw the figure again
         for logger in trainer.loggers:
-            if hasattr(logger.experiment, "add_figure"):
-                logger.experiment.add_figure("contributions", figure, global_step=trainer.global_step)
+            if hasattr(logger.experiment, "add_image"):
+                logger.experiment.add_image("contributions", dots, trainer.global_step, dataformats="HWC")
 
 
 class Lines(Callback):
