@@ -46,13 +46,13 @@ def start(
         import gradio as gr
         from starlette.middleware import Middleware
 
+    from .._support.allocator import bound_freed
     from .._support.web import ICON
     from .keeper import Keeper
-    from .memory import bound_allocator
     from .page import CSS, Sessions, build
     from .session import MOST_BYTES, Gallery
 
-    bound_allocator()
+    bound_freed()
     page = build(Gallery.of({name: model.eval() for name, model in models.items()}, data))
     keeper = Keeper(page, lambda: getattr(getattr(page, "server", None), "server_state", _NONE).connections)
     # an event carries a picture as base64 and little else

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .memory import give_back
+from .._support.allocator import give_back
 
 LISTENED, UNHEARD = 12, 3  # events of a visitor who listens, and of one who does not yet
 NEW = 40  # events of visitors who have not listened yet, all together

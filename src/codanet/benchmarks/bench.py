@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from .._support.allocator import KEEPING
 from .._support.files import replacing
 from .._support.version import __version__
 from ..models.zoo import create_model, list_models
@@ -197,6 +198,8 @@ def _start(job: Job, environment: dict[str, str] | None, before: Path | None) ->
     package = Path(__file__).parents[2] if before is None else before
     path = os.pathsep.join([str(package), *filter(None, [os.environ.get("PYTHONPATH")])])
     variables = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": str(job["threads"])} | (environment or {})
+    if job["what"] != "memory":
+        variables |= KEEPING  # as `codanet train` and `codanet evaluate` do; here for whatever is compared alike
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
     errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (the process holds it; a pipe that nobody reads would fill up)
     process = subprocess.Popen(

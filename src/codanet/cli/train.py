@@ -6,6 +6,7 @@ import re
 from inspect import cleandoc
 from typing import Any
 
+from .._support.allocator import keep_freed
 from .._support.messages import nearest, plain
 from ..models.architectures import architecture
 from ..training.settings import FIELDS, RECIPE_ONLY, Settings, changed, load_recipe, read_settings
@@ -63,6 +64,7 @@ def main(arguments: list[str]) -> int:
 
     from ..training import train_all
 
+    keep_freed()
     for result in train_all(recipe, parsed.output, **changes):
         if rank_zero_only.rank:  # one process of several speaks
             continue

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from .._support.allocator import keep_freed
 from .._support.crew import MOST_WORKERS, Place, end_with_the_starter, workers
 from .._support.crew import place as own_place
 from .._support.threads import torch_threads
@@ -27,6 +28,7 @@ def together(options: argparse.Namespace, command: list[str]) -> Iterator[Place]
 
     Processors are shared out as well, unless the user says how many threads there are to be.
     """
+    keep_freed()
     if options.workers == 1:
         end_with_the_starter()
         place = own_place()
