@@ -1,8 +1,8 @@
 """The README's pictures of the shipped CIFAR-10 model: sure and right, sure and wrong, a multi-image.
 
 The multi-image also beside the maps of post-hoc methods, the strongest first. With the data of the 64x64 model, for
-each of its classes the validation picture that it is surest of, right or wrong. With TrashNet, twelve of the photographs
-that the training of `waste` held out, drawn at random.
+each of its classes the validation picture that it is surest of, right or wrong. With TrashNet, twelve of the
+photographs that the training of `waste` held out, drawn at random.
 
 python experiments/gallery.py docs/images
 python experiments/gallery.py docs/images --tiny-imagenet tiny-imagenet-20.zip
@@ -49,8 +49,12 @@ def waste(root: Path, output: Path, number: int = 12) -> None:
     data = load_photographs(root, size=model.image_size, seed=model.provenance["seed"])
     drawn = torch.randperm(len(data.val), generator=torch.Generator().manual_seed(0))[:number]
     images, labels = data.val.__getitems__(drawn.tolist())
-    titles = [f"is {data.classes[label]}" for label in labels.tolist()]
     why = model.explain(images.float() / 255)
+    sure, said = why.probabilities.max(1)
+    titles = [
+        f"is {data.classes[label]}\n{data.classes[number]} p={probability:.2f}"
+        for label, number, probability in zip(labels.tolist(), said.tolist(), sure.tolist(), strict=True)
+    ]
     plot.save(plot.contribution_maps(why, columns=6, titles=titles), output / "waste.png")
 
 
