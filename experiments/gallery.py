@@ -1,10 +1,12 @@
 """The README's pictures of the shipped CIFAR-10 model: sure and right, sure and wrong, a multi-image.
 
 The multi-image also beside the maps of post-hoc methods, the strongest first. With the data of the 64x64 model, for
-each of its classes the validation picture that it is surest of, right or wrong.
+each of its classes the validation picture that it is surest of, right or wrong. With TrashNet, twelve of the
+photographs that the training of `waste` held out, drawn at random.
 
 python experiments/gallery.py docs/images
 python experiments/gallery.py docs/images --tiny-imagenet tiny-imagenet-20.zip
+python experiments/gallery.py docs/images --waste trashnet
 """
 
 import argparse
@@ -17,6 +19,7 @@ import codanet
 from codanet import plot
 from codanet.attribution import METHODS, attribute
 from codanet.data import load_data
+from codanet.data.photographs import load_photographs
 
 IMAGES = 4000  # the first of the test set
 OTHERS = ("occlusion9", "gradcam", "occlusion5", "grad", "intgrad")  # as they localise (docs/evaluation.md)
@@ -41,14 +44,32 @@ def tiny_imagenet(root: Path, output: Path) -> None:
     plot.save(plot.contribution_maps(why, columns=10, titles=titles), output / "tiny-imagenet.png")
 
 
+def waste(root: Path, output: Path, number: int = 12) -> None:
+    model = codanet.load("waste")
+    data = load_photographs(root, size=model.image_size, seed=model.provenance["seed"])
+    drawn = torch.randperm(len(data.val), generator=torch.Generator().manual_seed(0))[:number]
+    images, labels = data.val.__getitems__(drawn.tolist())
+    why = model.explain(images.float() / 255)
+    sure, said = why.probabilities.max(1)
+    titles = [
+        f"is {data.classes[label]}\n{data.classes[number]} p={probability:.2f}"
+        for label, number, probability in zip(labels.tolist(), said.tolist(), sure.tolist(), strict=True)
+    ]
+    plot.save(plot.contribution_maps(why, columns=6, titles=titles), output / "waste.png")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path)
     parser.add_argument("--tiny-imagenet", type=Path, help="data of the 64x64 model: draw it alone")
+    parser.add_argument("--waste", type=Path, help="folder of TrashNet: draw the model of photographs alone")
     options = parser.parse_args()
     output = options.output
     if options.tiny_imagenet:
         tiny_imagenet(options.tiny_imagenet, output)
+        return
+    if options.waste:
+        waste(options.waste, output)
         return
     model, data = codanet.load("cifar10"), load_data("cifar10")
     images, labels = data.val.__getitems__(list(range(IMAGES)))

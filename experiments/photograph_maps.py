@@ -37,17 +37,16 @@ from codanet.models.hybrid import HybridNet
 from result import exit_code
 
 GRID = 2  # photographs per side
-VIEWS = 4  # of every photograph, for the linear head
 # methods as the command line has them, and the share of all grids they get
 OF_THE_HYBRID = {
     "contributions": 1.0,
+    "occlusion5": 0.06,
     "gradcam": 0.5,
     "ixg": 0.5,
     "grad": 0.25,
     "random": 0.25,
     "deeplift": 0.08,
     "intgrad:steps=10": 0.06,
-    "occlusion5": 0.06,
     "ixg:space=image": 0.06,
     "occlusion9:window=64:stride=64:space=image": 0.03,
     "rise:masks=500": 0.02,
@@ -112,13 +111,13 @@ def train_head(model: Plain, pooled: Tensor, labels: Tensor, decay: float = 1e-3
     head.requires_grad_(False)
 
 
-def plain_network(data: ImageData, folder: Path, seed: int) -> Plain:
+def plain_network(data: ImageData, folder: Path, seed: int, views: int) -> Plain:
     """Trained; what its head learns from is kept in the folder."""
     model = Plain(efficientnet_lite0(), len(data.classes)).eval()
-    file = folder / "pooled.pt"
+    file = folder / f"pooled-{views}.pt"
     if not file.is_file():
         assert isinstance(data.train, FolderSplit)
-        pooled = pooled_views(model, data.train, Views(data.image_size, seed=seed), VIEWS)
+        pooled = pooled_views(model, data.train, Views(data.image_size, seed=seed), views)
         with replacing(file) as part:
             torch.save(pooled, part)
     train_head(model, torch.load(file, weights_only=True), data.train.labels)
@@ -133,6 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("photographs", type=Path, help="the folder that it was trained on")
     parser.add_argument("--output", type=Path, default=Path("figures"))
     parser.add_argument("--grids", type=int, default=100)
+    parser.add_argument("--views", type=int, default=4, help="of every photograph, for the plain network's head")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     return exit_code("photograph_maps", lambda: _run(given))
@@ -146,7 +146,7 @@ def _run(given: argparse.Namespace) -> None:
     seed = split_seed({"hybrid": hybrid})
     data = load_photographs(given.photographs, size=hybrid.image_size, seed=seed)
     pictures = Pictures(data.val)
-    models = {"hybrid": hybrid, "backbone": plain_network(data, given.output, seed)}
+    models = {"hybrid": hybrid, "backbone": plain_network(data, given.output, seed, given.views)}
     found = {name: predict(model, pictures).scores() for name, model in models.items()}
     for name, scores in found.items():
         print(f"{name}: accuracy {scores.mean:.4f} {scores.interval()} of {len(scores)}", flush=True)
@@ -164,6 +164,7 @@ def _run(given: argparse.Namespace) -> None:
         "model": str(given.model),
         "grids": number,
         "seed": given.seed,
+        "views": given.views,
         "codanet": codanet.__version__,
         "accuracy": {name: [scores.mean, *scores.interval()] for name, scores in found.items()},
         "localisation": {},
@@ -172,7 +173,7 @@ def _run(given: argparse.Namespace) -> None:
         before = json.loads(file.read_text(encoding="utf-8"))
         if {**before, "localisation": {}} == json.loads(json.dumps(described)):
             described = before
-    for name, methods in (("backbone", OF_THE_BACKBONE), ("hybrid", OF_THE_HYBRID)):
+    for name, methods in (("hybrid", OF_THE_HYBRID), ("backbone", OF_THE_BACKBONE)):
         for method, share in methods.items():
             key = f"{name} {method}"
             if key in described["localisation"]:

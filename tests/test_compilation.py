@@ -36,7 +36,7 @@ def test_growing_pictures_are_compiled_size_by_size_and_batches_share(model, com
     for side in (6, 8, 10):
         for number in (4, 3, 5):  # the last batch of an epoch is smaller
             pictures = torch.rand(number, 3, side, side)
-            torch.testing.assert_close(network(pictures), model(pictures))
+            torch.testing.assert_close(network(pictures), model.features(model.encode(pictures)))
     assert [shape[2:] for shape in compiled_shapes] == [(side, side) for side in (6, 8, 10)]
     for batch, _, *sides in compiled_shapes:
         assert not isinstance(batch, int)  # a symbol: any number of pictures
@@ -55,7 +55,7 @@ def test_a_network_that_cannot_be_compiled_goes_on_in_words(model, monkeypatch):
     said: list[str] = []
     network, pictures = Compiled(model, said.append), torch.rand(2, 3, 8, 8)
     for _ in range(2):
-        assert torch.equal(network(pictures), model(pictures))
+        assert torch.equal(network(pictures), model.features(model.encode(pictures)))
     (line,) = said
     assert line.startswith("The network could not be compiled (")
     assert line.endswith("going on without, which is only slower.")

@@ -7,7 +7,7 @@ from codanet import CoDANet, create_model
 from codanet.benchmarks.algorithm1 import Algorithm1Conv2d, Algorithm1Net
 from codanet.data import load_data
 from codanet.models.network import Layer
-from codanet.training.loss import classification_loss, mean_weight, objective, wrong_classes
+from codanet.training.loss import classification_loss, mean_weight, objective, wrong_classes, wrong_evidence
 
 
 def test_bce_by_hand():
@@ -96,3 +96,39 @@ def test_several_labels_and_another_temperature():
     assert torch.equal(logits, model(images))
     with pytest.raises(ValueError, match="leave mosaics out"):
         objective(model, images, wanted, regularisation=0.1)
+
+
+def test_wrong_evidence_by_hand():
+    maps = torch.tensor([[[[5.0, 1.0]], [[3.0, -7.0]], [[-1.0, -2.0]]]])  # [1, 3, 1, 2]
+    # of class 0: classes 1 and 2 are wrong, and only a 3 speaks for one of them, whatever the -7 takes away again
+    assert wrong_evidence(maps, torch.tensor([0]), temperature=2.0).item() == pytest.approx(3 / 2 / 2)
+    assert wrong_evidence(maps, torch.tensor([[1, 1, 0]]), temperature=2.0) == 0
+    assert wrong_evidence(maps, torch.tensor([[1, 1, 1]]), temperature=2.0) == 0  # there is no wrong class
+
+
+def test_wrong_evidence_joins_the_loss_and_leaves_the_logits():
+    model = create_model("nano_coda", image_channels=1, temperature=16).double()
+    images, labels = torch.rand(3, 1, 8, 8, dtype=torch.float64), torch.tensor([3, 1, 0])
+    plain, logits = objective(model, images, labels, temperature=4.0)
+    loss, same = objective(model, images, labels, temperature=4.0, evidence=0.3)
+    maps = model.features(model.encode(images))
+    assert torch.equal(logits, same)
+    assert loss.item() == pytest.approx((plain + 0.3 * wrong_evidence(maps, labels, 4.0)).item(), rel=1e-12)
+
+
+def test_wrong_evidence_presses_what_speaks_for_wrong_classes():
+    """Two images of two classes, learnt with and without: both are right, and less speaks for the wrong one."""
+    images = torch.rand(2, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    labels, left = torch.tensor([0, 1]), {}
+    for weight in (0.0, 1.0):
+        torch.manual_seed(0)
+        model = CoDANet((Layer(8, 4), Layer(2, 4, 1)), image_channels=1, temperature=8)
+        optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+        for _ in range(100):
+            loss, logits = objective(model, images, labels, evidence=weight)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        assert torch.equal(logits.argmax(1), labels)
+        left[weight] = wrong_evidence(model.features(model.encode(images)), labels, 8).item()
+    assert left[1.0] < 0.5 * left[0.0], left

@@ -157,6 +157,8 @@ def test_schedules():
         ({"batch_size": 30, "accumulate": 4}, "take a multiple of 4"),
         ({"compile": "yes"}, "unknown compile 'yes'"),
         ({"regularisation": -1}, "must not be negative"),
+        ({"wrong_evidence": -1}, "must not be negative"),
+        ({"wrong_evidence": 1, "regularisation": 1}, "only one of them"),
         ({"epochs": None}, "epochs is None"),
         ({"epochs": float("inf")}, "epochs is inf"),
         ({"threads": 0}, "threads is 0"),

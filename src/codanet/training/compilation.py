@@ -21,39 +21,39 @@ def has_compiler(device: str = "cpu") -> bool:
 
 
 class Compiled:
-    """The logits of a network in training, compiled once for every size of picture, whatever the batch.
+    """The last layer's map of a network in training, compiled once for every size of picture, whatever the batch.
 
     The sizes are compiled apart, so that a run taken up in the middle computes with the same code as one that was not.
     """
 
     def __init__(self, model: CoDANet, say: Callable[[str], None]):
         self.model, self.say = model, say
-        self.logits: Callable[..., Tensor] | None = compiled(model._logits)
+        self.maps: Callable[..., Tensor] | None = compiled(model.features)
         self.sizes: set[tuple[int, int]] = set()
 
     def __call__(self, images: Tensor) -> Tensor:
-        if self.logits is None:
-            return self.model(images)
         encoded = self.model.encode(images)
+        if self.maps is None:
+            return self.model.features(encoded)
         size = (int(encoded.shape[2]), int(encoded.shape[3]))
         if size in self.sizes:
             return self._run(encoded)
         started = time.monotonic()
         try:
-            logits = self._run(encoded)
+            maps = self._run(encoded)
         except Exception as error:  # whatever a compiler and its compiler may raise
-            self.logits = None
+            self.maps = None
             reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
             self.say(f"The network could not be compiled ({reason}): going on without, which is only slower.")
-            return self.model(images)
+            return self.model.features(encoded)
         self.sizes.add(size)
         self.say(f"compiled for pictures of {size[0]}x{size[1]} in {duration(time.monotonic() - started)}")
-        return logits
+        return maps
 
     def _run(self, encoded: Tensor) -> Tensor:
-        assert self.logits is not None
+        assert self.maps is not None
         torch._dynamo.mark_dynamic(encoded, 0)
         for side in (2, 3):  # or the second size would make the compiler look for code that fits all
             torch._dynamo.mark_static(encoded, side)
         with torch._dynamo.config.patch(recompile_limit=64):  # a compilation a size, however many they grow through
-            return self.logits(encoded, None)
+            return self.maps(encoded, None)

@@ -1,4 +1,6 @@
-"""The training objective (eq. 9, 10): BCE(σ(W(x)x / T + b0), y) + λ ⟨|W(x)|⟩."""
+"""The training objective (eq. 9, 10): BCE(σ(W(x)x / T + b0), y) + λ ⟨|W(x)|⟩, and a term of ours beside it."""
+
+from collections.abc import Callable
 
 import torch
 from torch import Generator, Tensor
@@ -46,6 +48,19 @@ def mean_weight(
     return logits, rows.abs().mean() * model.temperature
 
 
+def wrong_evidence(maps: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    """Σ_p max(0, out_c(p)) / T, what speaks anywhere for a class c that is not there; the mean over these and images.
+
+    maps: the last layer's, [N, classes, H, W], whose sum over the positions p is the logit's. BCE asks for a low sum
+    alone, which evidence here and counter-evidence there have as well; next to another image in a grid only the first
+    of the two shows.
+    """
+    wanted = one_hot(labels, maps.shape[1]) if labels.ndim == 1 else labels
+    positive = maps.clamp(min=0).sum((2, 3), dtype=torch.promote_types(maps.dtype, torch.float32))
+    wrong = 1 - wanted.to(positive.dtype)
+    return (positive * wrong).sum() / (wrong.sum().clamp(min=1) * temperature)
+
+
 def at_temperature(logits: Tensor, model: CoDANet, temperature: float) -> Tensor:
     """The logits that the model would give with another T: b0 + (logits - b0) T / T'."""
     if temperature == model.temperature:
@@ -61,12 +76,23 @@ def objective(
     generator: Generator | None = None,
     temperature: float | None = None,
     weights: Tensor | None = None,
+    evidence: float = 0.0,
+    last_maps: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The loss, at another temperature if one is given, and the logits. With λ = 0 the rows of W are not computed."""
+    """The loss, at another temperature if one is given, and the logits. With λ = 0 the rows of W are not computed.
+
+    evidence: the weight of `wrong_evidence`, where λ is 0.
+    last_maps: images to the last layer's map, if they are not to be made by the model as it is.
+    """
     temperature = model.temperature if temperature is None else temperature
-    if regularisation == 0:
+    if regularisation:
+        logits, weight = mean_weight(model, images, labels, generator)
+        loss = classification_loss(at_temperature(logits, model, temperature), labels, weights)
+        return loss + regularisation * weight, logits
+    if not evidence and last_maps is None:
         logits = model(images)
         return classification_loss(at_temperature(logits, model, temperature), labels, weights), logits
-    logits, weight = mean_weight(model, images, labels, generator)
+    maps = last_maps(images) if last_maps else model.features(model.encode(images))
+    logits = model.pool(maps)
     loss = classification_loss(at_temperature(logits, model, temperature), labels, weights)
-    return loss + regularisation * weight, logits
+    return loss + evidence * wrong_evidence(maps, labels, temperature) if evidence else loss, logits

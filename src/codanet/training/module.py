@@ -18,7 +18,7 @@ from ..models.network import CoDANet
 from ..models.peers import Peer
 from .callbacks import Divergence
 from .compilation import WORTHWHILE, Compiled, has_compiler
-from .loss import at_temperature, class_weights, classification_loss, objective
+from .loss import class_weights, objective
 from .muon import Muon
 from .photos import photographs_at_once
 from .schedule import learning_rate_factor, side_at, temperature_at
@@ -130,19 +130,17 @@ class Classification(LightningModule):
         generator = self.generator(index)
         with torch.set_grad_enabled(self.settings.finetune):  # below the layers there is something to learn, or not
             pictures, labels, temperature = self._pictures(images, labels, generator)
-        if self.compiled:
-            logits = self.compiled(pictures)
-            loss = classification_loss(at_temperature(logits, self.model, temperature), labels, self.class_weights)
-        else:
-            loss, logits = objective(
-                self.model,
-                pictures,
-                labels,
-                self.settings.regularisation,
-                generator,
-                temperature,
-                self.class_weights,
-            )
+        loss, logits = objective(
+            self.model,
+            pictures,
+            labels,
+            self.settings.regularisation,
+            generator,
+            temperature,
+            self.class_weights,
+            self.settings.wrong_evidence,
+            self.compiled,
+        )
         if not torch.isfinite(loss.detach()):
             raise Divergence(
                 f"the loss became {loss.item()} at step {self.global_step} (epoch {self.current_epoch + 1}): the last "

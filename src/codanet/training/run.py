@@ -135,7 +135,8 @@ def _check(settings: Settings, folder: Path) -> None:
 def _check_peer(settings: Settings) -> None:
     """What only a CoDA-Net can be told."""
     given = {"backbone": settings.backbone, "start": settings.start, "temperature": settings.temperature}
-    given |= {"regularisation": settings.regularisation, "temperature_from": settings.temperature_from}
+    given |= {"regularisation": settings.regularisation, "wrong_evidence": settings.wrong_evidence}
+    given |= {"temperature_from": settings.temperature_from}
     if settings.rescale != "sq":
         given["rescale"] = settings.rescale
     if wrong := [name for name, value in given.items() if value]:

@@ -40,6 +40,7 @@ class Settings:
         rescale: sq, l2 or l1.
         temperature: T of the loss; the model's own if not given.
         regularisation: λ, the weight of the mean |W| in the loss.
+        wrong_evidence: The weight, in the loss, of what speaks anywhere in an image for a class that it is not of.
         temperature_from: Where T starts, to rise to `temperature` over the first four fifths; no rise if not given.
         augmentation: none, crop, flip-crop, flip-crop-cutout, randaugment or imagenet.
         grow_from: The side of the pictures at first; they grow to their own size in steps. No growth if not given.
@@ -88,6 +89,7 @@ class Settings:
     rescale: str = "sq"
     temperature: float | None = None
     regularisation: float = 0.0
+    wrong_evidence: float = 0.0
     temperature_from: float | None = None
     augmentation: str = "none"
     grow_from: int | None = None
@@ -130,7 +132,7 @@ class Settings:
         for name in ("devices", "workers"):
             if getattr(self, name) > MOST_THREADS:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: at most {MOST_THREADS} are started here")
-        for name in ("holdout", "regularisation", "warmup_epochs", "workers", "warmup_from"):
+        for name in ("holdout", "regularisation", "wrong_evidence", "warmup_epochs", "workers", "warmup_from"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: it must not be negative")
         for name in ("mosaic", "erase", "grow_until", "class_weights"):
@@ -154,6 +156,8 @@ class Settings:
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"unknown {name} {getattr(self, name)!r}{nearest(getattr(self, name), allowed)}")
+        if self.regularisation and self.wrong_evidence:
+            raise ValueError("regularisation and wrong_evidence were both given: only one of them can be in the loss")
         self._check_backbone()
         share = self.devices * self.nodes * self.accumulate
         if self.batch_size % share:
