@@ -11,7 +11,7 @@ import ctypes
 import sys
 
 ARENA_MAX, MMAP_MAX, MMAP_THRESHOLD, TRIM_THRESHOLD = -8, -4, -3, -1  # parameters of mallopt
-ARENAS, LARGE, EVER = 2, 2**20, 2**31 - 1
+ARENAS, LARGE, EVER = 2, 2**17, 2**31 - 1
 KEEPING = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(EVER)}  # `keep_freed` for a process to be started
 
 
@@ -35,9 +35,11 @@ def keep_freed() -> None:
 
 
 def bound_freed() -> None:
-    """Few arenas, and blocks of a MiB and more returned as soon as they are freed: for servers.
+    """Few arenas, and blocks of an eighth of a MiB and more returned as soon as they are freed: for servers.
 
-    A server whose threads take turns at pictures of all sizes otherwise holds several times what it uses.
+    A server whose threads take turns at pictures of all sizes otherwise holds several times what it uses. The limit
+    lies below the pictures that it sends: from 1,000 requests of the campaign to 10,000 the web page grew from 557 to
+    604 MiB, and with a limit of a whole MiB from 560 to 648.
     """
     _set({ARENA_MAX: ARENAS, MMAP_THRESHOLD: LARGE, TRIM_THRESHOLD: 2 * LARGE})
 
