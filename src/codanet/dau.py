@@ -112,16 +112,18 @@ class _DAU(nn.Module):
         return out.to(x.dtype).view(N, H, W, n).permute(0, 3, 1, 2), z, scale
 
     def _pull(self, rows: Tensor, weights: DynamicWeights) -> Tensor:
-        """Wᵀt: a row for each image over the output [N, n, H', W'] as one over the input, where overlaps add up."""
+        """Wᵀt: K rows for each image over the output [N, K, n, H', W'] as rows over the input, where overlaps add up."""
         z, scale, shape = weights
-        N, n, H, W = rows.shape
+        N, K, n, H, W = rows.shape
         with torch.autocast(rows.device.type, enabled=False):
-            t = rows.permute(0, 2, 3, 1).reshape(-1, n).to(scale.dtype) * scale
-            t = (z.unsqueeze(2) * t.unsqueeze(1)).view(N, H, W, -1).permute(0, 3, 1, 2)  # z_i t_j scale_j
+            t = rows.permute(0, 1, 3, 4, 2).to(scale.dtype) * scale.view(N, 1, H, W, n)
+            t = z.view(N, 1, H, W, -1, 1) * t.unsqueeze(4)  # z_i t_j scale_j
+            t = t.view(N * K, H, W, -1).permute(0, 3, 1, 2)
             # a stride may leave rows and columns at the end that no patch reached
             rest = [shape[i] - (t.shape[i] - 1) * self.stride + 2 * self.padding - self._patch[0] for i in (2, 3)]
             filters = self._filters(self.A.flatten(0, 1), t.dtype)
-            return conv_transpose2d(t, filters, None, self.stride, self.padding, rest)
+            pulled = conv_transpose2d(t, filters, None, self.stride, self.padding, rest)
+            return pulled.view(N, K, *shape[1:])
 
     def _filters(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
         """Rows of d numbers as the filters [·, C, k, k] of a convolution."""
@@ -184,8 +186,7 @@ class DAULinear(_DAU):
     def pull(self, rows: Tensor, weights: DynamicWeights) -> Tensor:
         """Rows [*, K, n] over the output, for inputs [*, d], as rows [*, K, d] over the input."""
         flat = rows.reshape(-1, *rows.shape[-2:], 1, 1)
-        pulled = [self._pull(row, weights) for row in flat.unbind(1)]
-        return torch.stack(pulled, 1).view(*rows.shape[:-1], self.in_features)
+        return self._pull(flat, weights).reshape(*rows.shape[:-1], self.in_features)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, rank={self.rank}, rescale={self._rescaling.name}"
@@ -264,7 +265,7 @@ class DAUConv2d(_DAU):
 
     def pull(self, rows: Tensor, weights: DynamicWeights) -> Tensor:
         """Rows [N, K, n, H', W'] over the output as rows [N, K, C, H, W] over the input."""
-        return torch.stack([self._pull(row, weights) for row in rows.unbind(1)], 1)
+        return self._pull(rows, weights)
 
     def extra_repr(self) -> str:
         return (
