@@ -112,7 +112,7 @@ class _DAU(nn.Module):
         return out.to(x.dtype).view(N, H, W, n).permute(0, 3, 1, 2), z, scale
 
     def _pull(self, rows: Tensor, weights: DynamicWeights) -> Tensor:
-        """Wᵀt: K rows for each image over the output [N, K, n, H', W'] as rows over the input, where overlaps add up."""
+        """Wᵀt: K rows for each image over the output [N, K, n, H', W'] as rows over the input; overlaps add up."""
         z, scale, shape = weights
         N, K, n, H, W = rows.shape
         with torch.autocast(rows.device.type, enabled=False):
