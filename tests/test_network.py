@@ -220,6 +220,7 @@ def test_chunks_change_nothing(monkeypatch):
     x = torch.rand(5, 3, 8, 8, dtype=torch.float64)
     whole, one = model.explain(x, "all"), model.explain(x)
     monkeypatch.setattr("codanet.models.network.CHUNK_NUMBERS", 3 * 64 * 144)
+    monkeypatch.setattr("codanet.dau.CHUNK_NUMBERS", 2 * 64 * 144)  # a layer bounds what it is given as well
     parts = model.explain(x, "all")
     assert torch.allclose(parts.rows, whole.rows, atol=1e-15)
     assert torch.equal(parts.logits, whole.logits)

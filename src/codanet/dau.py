@@ -27,6 +27,8 @@ from torch.utils.checkpoint import checkpoint
 from ._support.numbers import check_whole
 from .rescale import NormFactor, Rescale, Rescaling, norm_factor, rescaling
 
+CHUNK_NUMBERS = 16 << 20  # floats of a layer's products that an explanation holds at a time
+
 
 class DynamicWeights(NamedTuple):
     """The linear map a layer made of one input, factored: w_j = scale_j Σ_i z_i Â_ij at every position."""
@@ -118,7 +120,7 @@ class _DAU(nn.Module):
         with torch.autocast(rows.device.type, enabled=False):
             t = rows.permute(0, 1, 3, 4, 2).to(scale.dtype) * scale.view(N, 1, H, W, n)
             t = z.view(N, 1, H, W, -1, 1) * t.unsqueeze(4)  # z_i t_j scale_j
-            t = t.view(N * K, H, W, -1).permute(0, 3, 1, 2)
+            t = t.reshape(N * K, H, W, -1).permute(0, 3, 1, 2)
             # a stride may leave rows and columns at the end that no patch reached
             rest = [shape[i] - (t.shape[i] - 1) * self.stride + 2 * self.padding - self._patch[0] for i in (2, 3)]
             filters = self._filters(self.A.flatten(0, 1), t.dtype)
@@ -265,7 +267,10 @@ class DAUConv2d(_DAU):
 
     def pull(self, rows: Tensor, weights: DynamicWeights) -> Tensor:
         """Rows [N, K, n, H', W'] over the output as rows [N, K, C, H, W] over the input."""
-        return self._pull(rows, weights)
+        if torch.compiler.is_compiling():  # whoever compiles has bounded them: `CoDANet.explain` does
+            return self._pull(rows, weights)
+        at_once = max(1, CHUNK_NUMBERS // (weights.z.numel() * self.out_channels))
+        return torch.cat([self._pull(some, weights) for some in rows.split(at_once, 1)], 1)
 
     def extra_repr(self) -> str:
         return (

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ..dau import DAUConv2d, Rescale
+from ..dau import CHUNK_NUMBERS, DAUConv2d, Rescale
 from ..rescale import NormFactor
 from .architectures import Layer
 from .explanation import Explanation, Target, resolve_targets
@@ -17,7 +17,6 @@ from .self_explaining import SelfExplaining
 
 LOGIT_BIAS = math.log(0.1 / 0.9)  # b0: an untrained network gives every class a probability of 0.1
 LOWEST, HIGHEST = -0.5, 1.5  # what an image in [0, 1], noise added, may reach
-CHUNK_NUMBERS = 16 << 20  # floats of a layer's products that an explanation holds at a time
 
 
 Factors = Sequence[NormFactor] | None  # one for each layer, or None to compute them
