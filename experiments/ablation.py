@@ -31,7 +31,8 @@ GRID = 3  # images per side
 SHOWN = 5
 CHANCE = 1 / GRID**2
 
-CONSTANT = {"temperature": 1000, "temperature_from": None}
+# as the paper trained: T constant, and no second term in the loss but λ
+CONSTANT = {"temperature": 1000, "temperature_from": None, "wrong_evidence": 0.0}
 
 # recipe and changes of the quick and of the full setting; the paper's own recipes take a GPU
 BASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {

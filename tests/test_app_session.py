@@ -35,7 +35,7 @@ def test_bad_boxes(box, opened):
 
 @pytest.mark.parametrize("number", [-1, 3, True, 1.5, "0", None, {}])
 def test_bad_classes(number, opened):
-    with pytest.raises(ValueError, match="no class of this model"):
+    with pytest.raises(ValueError, match="not a class of this model"):
         session.choose_class(opened, number)
 
 

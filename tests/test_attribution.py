@@ -272,7 +272,7 @@ def test_list_methods():
         ({"target": "cat"}, "no class names"),
         ({"method": "gradcan"}, "unknown method 'gradcan': did you mean 'gradcam'?"),
         ({"method": 3}, "unknown method 3: choose one of contributions, grad"),
-        ({"method": "contributions"}, "Sequential is none: choose one of grad, ixg"),
+        ({"method": "contributions"}, "Sequential is not one: choose one of grad, ixg"),
         ({"method": GradCam(layer="conv")}, "Sequential has no layer 'conv'"),
         ({"method": GradCam(layer="7")}, "layer '7' of Sequential makes no map"),
         ({"method": Occlusion(window=17)}, "a window of 17 does not fit into images of 16x16"),

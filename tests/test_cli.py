@@ -84,6 +84,10 @@ def workplace(tmp_path, monkeypatch):
         for index, still in enumerate(stills):
             still.save(tmp_path / folder / f"{index}.png")
     (tmp_path / "mine.yaml").write_text("base: digits\nepochs: 2\n")
+    for folder in ("runs/digits", "runs/folder", "evaluations/cifar10"):
+        (tmp_path / folder).mkdir(parents=True)
+    for copy in ("mine.safetensors", "runs/digits/model.safetensors"):
+        shutil.copy("model.safetensors", copy)
     asked = []
 
     def note(result):

@@ -1,5 +1,7 @@
 """Folders of pictures with real faults, splits and batches."""
 
+import os
+import time
 import warnings
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import torch
 from PIL import Image
 
 from codanet.data import DataError, FolderSplit, MemorySplit, Shuffle, batches, folder, load_data
+from codanet.data.cache import fingerprint
 
 
 def write_picture(path: Path, shade: int = 100, size: tuple[int, int] = (12, 10)) -> Path:
@@ -155,8 +158,36 @@ def test_file_that_breaks_later_is_left_out(tmp_path: Path) -> None:
         images, labels = split.__getitems__([0, 1, 3])
     assert images.shape == (2, 3, 8, 8)
     assert labels.tolist() == [0, 3]
-    with pytest.raises(DataError, match="None of the 1"), pytest.warns(UserWarning, match="left out"):
-        split.__getitems__([1])
+    with pytest.warns(UserWarning, match="left out"):
+        images, labels = split.__getitems__([1])  # alone in its batch
+    assert (images.shape, labels.shape) == ((0, 3, 8, 8), (0,))
+    with pytest.raises(DataError, match="Picture 1 cannot be read"), pytest.warns(UserWarning, match="left out"):
+        split[1]
+    paths[2].unlink()
+    with pytest.raises(DataError, match="None of the 2"), pytest.warns(UserWarning, match="left out"):
+        split.__getitems__([1, 2])
+
+
+def test_names_that_are_not_utf8_tell_files_apart(tmp_path: Path) -> None:
+    """As an old disk has them: Müller.png in Latin-1."""
+    paths = [tmp_path / os.fsdecode(name) for name in (b"M\xfcller.png", b"M\xf6ller.png")]
+    for path in paths:
+        path.write_bytes(b"x")
+        os.utime(path, (0, 0))
+    one, other = (FolderSplit([path], torch.zeros(1, dtype=torch.long), 8).digest() for path in paths)
+    assert one != other
+    assert fingerprint(paths[:1]) != fingerprint(paths[1:])
+
+
+def test_camera_formats_are_left_out_at_once(tmp_path: Path) -> None:
+    """With the labels of what stays; and ten thousand files are no matter of minutes."""
+    paths = [tmp_path / f"{index}.{kind}" for index in range(5000) for kind in ("jpg", "HEIC")]
+    start = time.process_time()
+    with pytest.warns(UserWarning, match="5000 files .* are .heic"):
+        rest = folder.without_camera_formats(folder.Listing(paths, torch.arange(10_000)), tmp_path)
+    assert time.process_time() - start < 5
+    assert rest.paths == paths[::2]
+    assert rest.labels.tolist() == list(range(0, 10_000, 2))
 
 
 # splits and batches

@@ -260,7 +260,10 @@ def test_tiny_imagenet_layout(tmp_path: Path) -> None:
     halved = load_data("tiny_imagenet", root=root, size=32)
     assert halved.image_size == (32, 32)
     assert halved.val.boxes is not None
-    assert halved.val.boxes[0].tolist() == [0.5, 1, 5, 31.5]
+    assert halved.val.boxes[0].tolist() == [0.5, 1, 4.5, 31]  # the last row of 64 becomes the last of 32
+    doubled = load_data("tiny_imagenet", root=root, size=128)
+    assert doubled.val.boxes is not None
+    assert doubled.val.boxes[0].tolist() == [2, 4, 21, 127]
 
 
 def test_tiny_imagenet_damaged(tmp_path: Path) -> None:

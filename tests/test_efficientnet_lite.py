@@ -12,6 +12,7 @@ from codanet.models.efficientnet_lite import (
     CUTS,
     PACKAGE,
     PARAMETERS,
+    ConvNorm,
     EfficientNetLite0,
     SameConv2d,
     efficientnet_lite0,
@@ -74,6 +75,33 @@ def test_padding_is_tensorflows(size, kernel, stride):
     before = max(0, (positions - 1) * stride + kernel - size) // 2
     inside = [sum(0 <= i * stride - before + k < size for k in range(kernel)) for i in range(positions)]
     assert torch.allclose(seen, torch.tensor(inside).float()[:, None] * torch.tensor(inside).float())
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("activation", [True, False])
+def test_a_norm_that_has_learnt_is_part_of_the_filters(stride, activation):
+    """Values and gradients are those of convolution, norm and activation one after the other."""
+    torch.manual_seed(0)
+    layer = ConvNorm(4, 6, 3, stride, activation=activation).double()
+    for tensor in (layer.norm.weight, layer.norm.bias, layer.norm.running_mean, layer.norm.running_var):
+        torch.nn.init.uniform_(tensor, 0.5, 2)
+    x = 5 * torch.randn(2, 4, 9, 8, dtype=torch.float64)
+    for each in (layer.train(), layer.eval()):
+        found = []
+        for call in (each, lambda x, steps=tuple(each): _in_turn(steps, x)):
+            running = {name: number.clone() for name, number in layer.norm.named_buffers()}
+            out = call(x)
+            gradients = torch.autograd.grad((out * out).sum(), list(layer.parameters()))
+            layer.norm.load_state_dict(layer.norm.state_dict() | running)
+            found.append((out, *gradients))
+        for own, expected in zip(*found, strict=True):
+            assert torch.allclose(own, expected, rtol=1e-10, atol=1e-10)
+
+
+def _in_turn(steps, x):
+    for step in steps:
+        x = step(x)
+    return x
 
 
 def test_images_of_another_shape_are_refused():

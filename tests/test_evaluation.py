@@ -345,6 +345,19 @@ def test_a_failing_image_is_one_failed_sample_and_damaged_weights_stop_the_run(t
         evaluate({"m": damaged}, data, ["grad"], ["removal-least"], tmp_path / "damaged", images=20)
 
 
+def test_every_metric_on_grids_has_as_many_as_it_usually_has(tmp_path, monkeypatch):
+    """Whichever is named first, and whichever is added to the folder later."""
+    monkeypatch.setitem(METRICS, "localisation", replace(METRICS["localisation"], n_elsewhere=7))
+    monkeypatch.setitem(METRICS, "difull", replace(METRICS["difull"], n_elsewhere=2))
+    model, data = CoDANet([Layer(CLASSES, 2)], image_channels=CLASSES, temperature=0.1).eval(), planted()
+    sure = {0: list(range(0, 120, 10)), 1: list(range(1, 120, 10))}
+    monkeypatch.setattr(measurement, "confident_images", lambda scores: sure)
+    for metrics in (["difull"], ["difull", "localisation"], ["localisation"]):
+        results = evaluate({"m": model}, data, ["contributions"], metrics, tmp_path, grid_size=1, quiet=True)
+        units = {row.metric: row.units for row in results.rows if row.method}
+        assert units == {name: {"difull": 2, "localisation": 7}[name] for name in metrics}
+
+
 def other(**changes):
     return {"output": "out", "grids": 4, "images": 8, "metrics": ["accuracy"], "methods": {"own": own}, **changes}
 
@@ -365,7 +378,7 @@ def other(**changes):
             {"methods": ["contributions"], "metrics": ["removal"]},
             "nothing is left to measure: CoDA cannot be used on m",
         ),
-        ({"reference": "none.json"}, "none.json is no file of published figures"),
+        ({"reference": "none.json"}, "none.json is not a file of published figures"),
     ],
 )
 def test_wrong_requests(changes, words, tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ import json
 import struct
 import threading
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -394,3 +395,44 @@ def test_stopped_and_cut_off(folder, monkeypatch, capsys):
 
     monkeypatch.setattr(gallery, "explain_files", closed)
     assert main(["explain", "model.safetensors", "a.png"]) == 0
+
+
+def test_no_two_pictures_get_one_name():
+    paths = [Path("a/cat.jpg"), Path("b/cat.jpg"), Path("a/cat-2.jpg"), Path("c/cat.png")]
+    assert len(set(explain._names(paths, Path("pages")).values())) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("a.png", "--start", "1"), "--start and --end are for a film"),
+        (("a.png", "b.png", "--end", "2", "-o", "pages"), "--start and --end are for a film"),
+        (("a.png", "--layers", "--compare", "ixg"), "--layers fills a page: leave out --compare"),
+        (("a.png", "--layers", "--scale", "2"), "--layers fills a page: leave out --compare, --style and --scale"),
+    ],
+)
+def test_nothing_that_is_asked_for_is_left_out_in_silence(folder, capsys, words, said):
+    code, _, err = run(capsys, *words)
+    assert code == 2
+    assert said in err
+
+
+def test_threads_are_as_many_as_asked_for(folder, capsys, monkeypatch):
+    seen = []
+    real = gallery.explain_files
+    monkeypatch.setattr(gallery, "explain_files", lambda *a, **k: seen.append(torch.get_num_threads()) or real(*a, **k))
+    before = torch.get_num_threads()
+    assert run(capsys, "a.png", "--threads", "2")[0] == 0
+    assert (seen, torch.get_num_threads()) == ([2], before)
+
+
+def test_all_classes_of_a_picture_share_the_passes_of_a_method(folder, model, monkeypatch):
+    calls = []
+    real = gallery.attribute
+    monkeypatch.setattr(gallery, "attribute", lambda *a, **k: calls.append(1) or real(*a, **k))
+    (explained,) = explain_files(model, [folder / "a.png"], top=3, methods=["ixg"])
+    assert len(calls) == 1
+    image = read_image(folder / "a.png", model)[None]
+    for place, target in enumerate(explained.explanation.targets[0].tolist()):
+        alone = real(model, image, [target], "ixg")[0]
+        assert torch.allclose(explained.others["IxG"][0, place], alone, rtol=1e-3, atol=1e-5 * alone.abs().max())

@@ -177,6 +177,20 @@ def test_an_explanation_says_what_it_is_exact_for(stranger):
     assert torch.equal(why.part(-1).images, why.images[-1:])
 
 
+def test_explanations_are_joined_as_they_were_made(stranger):
+    model = small(stranger, "join")
+    images = torch.rand(3, 3, 32, 32)
+    maps = model.maps(images)
+    for given in (images, maps):
+        why = model.explain(given)
+        whole = FeatureExplanation.joined([why.part(slice(0, 2)), why.part(2)])
+        assert torch.equal(whole.contributions, why.contributions)
+        assert whole.exact_for == why.exact_for
+        assert (whole.photographs is None) == (given is maps)
+    with pytest.raises(ValueError, match="features were explained, not images"):
+        FeatureExplanation.joined([model.explain(images), model.explain(maps)])
+
+
 def test_any_two_layers_collapse(stranger):
     model = small(stranger, "join").double()
     trace = model.trace(torch.rand(2, 3, 32, 32, dtype=torch.float64))

@@ -49,12 +49,20 @@ def test_completion_imports_nothing_heavy(shell):
         ("evaluate cifar10", "required: --data"),
         ("evaluate cifar10 --data digits --methods gradcan", "unknown method 'gradcan': did you mean 'gradcam'?"),
         ("evaluate cifar10 --data digits --metrics boxes", "unknown metric 'boxes': did you mean 'box'?"),
+        ("evaluate cifar10 --data cifar11", "unknown data set 'cifar11', and no such folder: did you mean 'cifar10'?"),
+        ("evaluate cifar10 --data digits --split tset", "unknown split 'tset': did you mean 'test'?"),
+        ("demo cifar11", "no model 'cifar11' comes with the package: did you mean 'cifar10'?"),
+        ("page cifar11", "no model 'cifar11' comes with the package: did you mean 'cifar10'?"),
+        ("export cifar11 -o a.onnx", "no model 'cifar11' comes with the package: did you mean 'cifar10'?"),
+        ("report nowhere", "nowhere does not exist: give the folder of an evaluation or of a training run"),
+        ("bench --models s_codda", "unknown model 's_codda': did you mean 's_coda'?"),
         ("bench --batch 0", "argument --batch: '0' is not above 0"),
         ("train digits --epoch 3", "unknown setting '--epoch': did you mean 'epochs'?"),
         ("train digitz", "unknown recipe 'digitz': did you mean 'digits'?"),
         ("train digits --epochs three", "epochs is 'three': it must be"),
         ("train digits --temperature 0", "temperature is 0.0: it must be a positive number"),
         ("train digits --model s_codda", "unknown model 's_codda': did you mean 's_coda'?"),
+        ("train digits --model resnet21", "unknown model 'resnet21': did you mean 'resnet20'?"),
     ],
 )
 def test_mistakes_are_answered_without_torch(words, answer, tmp_path):
@@ -81,6 +89,7 @@ def test_the_names_of_the_help_are_those_of_the_registries():
     from codanet.benchmarks.bench import MODELS
     from codanet.data import list_data
     from codanet.evaluation import METHODS_OF_THE_PAPER, METRICS_OF_THE_PAPER
+    from codanet.evaluation.run import SPLITS
     from codanet.export import FORMATS
     from codanet.metrics import FAMILIES, METRICS
     from codanet.metrics.metric import POINTS
@@ -93,6 +102,7 @@ def test_the_names_of_the_help_are_those_of_the_registries():
     assert tuple(METRICS_OF_THE_PAPER) == names.METRICS_OF_THE_PAPER
     assert names.POINTS == POINTS
     assert tuple(list_data()) == names.DATA_SETS
+    assert tuple(SPLITS) == names.SPLITS
     assert tuple(PALETTES) == names.PALETTES
     assert tuple(STYLES) == names.STYLES
     assert tuple(MODELS) == names.BENCH_MODELS

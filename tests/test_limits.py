@@ -34,7 +34,7 @@ def workplace(tmp_path, monkeypatch):
         ("evaluate model.safetensors --data digits --threads 99999", f"from 1 to {MOST_THREADS}"),
         ("bench --threads 99999", f"from 1 to {MOST_THREADS}"),
         ("train digits --devices 99999 --batch-size 99999", f"at most {MOST_THREADS} are started here"),
-        (f"train digits --epochs {HUGE}", "it must be a whole number"),
+        (f"train digits --epochs {HUGE}", "numbers up to 2147483647 can be used"),
         ("train digits --epochs 99999999999", "numbers up to 2147483647"),
         ("train digits --learning-rate inf", "it must be a finite number"),
         ("evaluate model.safetensors --data digits --methods rise:masks=99999999999", "at most 1000000"),
@@ -50,7 +50,7 @@ def workplace(tmp_path, monkeypatch):
         ("evaluate model.safetensors --data ~nosuchuser", "home of a user who is not known here"),
         (
             "evaluate model.safetensors --data digits --reference /dev/zero -o evaluations",
-            "no file of published figures",
+            "not a file of published figures",
         ),
         ("export model.safetensors -o x.onnx --size 99999999999 99999999999", "of which at most"),
         ("export model.safetensors -o ~nosuchuser/x.onnx", "home of a user who is not known here"),

@@ -566,7 +566,7 @@ def test_predictions():
 
 
 def test_a_model_of_other_kind_has_no_contributions():
-    with pytest.raises(ValueError, match="contributions are made by a CoDANet, and Light is none: choose one of grad"):
+    with pytest.raises(ValueError, match="made by a CoDANet, and Light is not one: choose one of grad"):
         removal(Light(), torch.rand(1, 1, 4, 4), torch.zeros(1).long(), contributions)
 
 

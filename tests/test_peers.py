@@ -5,14 +5,18 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
 
 import codanet
 from codanet.attribution import Registered, attribute, settings_of
+from codanet.cli import main
 from codanet.data import ImageData
 from codanet.data.pictures import Pictures
 from codanet.data.split import MemorySplit
 from codanet.data.tiling import Grids
+from codanet.evaluation.models import split_seed
 from codanet.metrics import disconnected
+from codanet.metrics.disconnected import Disconnected
 from codanet.models.classifier import baseline, probabilities
 from codanet.models.network import LOGIT_BIAS
 from codanet.models.peers import PEERS, BcosResNet, create_peer
@@ -120,8 +124,41 @@ def test_senns_own_maps_add_up_and_show_the_place():
         model.own_maps(torch.rand(1, 3, 14, 14).double(), torch.tensor([0]))
 
 
-def test_a_removed_pixel_of_a_resnet_is_its_mean_colour():
-    assert torch.allclose(baseline(create_peer("resnet20"), torch.rand(1, 3, 8, 8)).flatten(), torch.tensor(MEAN))
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("name", [name for name in PEERS if name != "bcos_resnet20"])
+def test_a_removed_pixel_is_zero_where_the_network_computes(name, cut):
+    model, images = create_peer(name).eval(), torch.rand(1, 3, 8, 8)
+    colour = baseline(Disconnected(model, 2) if cut else model, images)
+    assert torch.allclose(colour.flatten(), torch.tensor(MEAN) if name.startswith("resnet") else torch.full((3,), 0.5))
+
+
+def test_difull_of_a_senn_is_exact_and_adds_up():
+    """Its places are as large as its convolutions see, and those of other cells are not seen at all."""
+    torch.manual_seed(0)
+    model = create_peer("senn", num_classes=4).double().eval()
+    images = torch.rand(2, 3, 16, 16).double()
+    heads = torch.tensor([[1, 6], [15, 8]])  # of cells 0, 1, 3 and 2
+    for part in (False, True):
+        cut = Disconnected(model, 2, part=part).eval()
+        maps = cut.own_maps(images, heads)
+        logits = cut(images).gather(1, heads)
+        assert torch.allclose(maps.sum((2, 3)) + LOGIT_BIAS, logits)
+    maps = Disconnected(model, 2).own_maps(images, heads)
+    assert maps[0, 0, 8:].abs().max() == maps[0, 0, :, 8:].abs().max() == 0
+
+
+def test_of_a_peer_without_explanations_a_sentence_is_said(tmp_path, capsys):
+    path = codanet.save(create_peer("resnet20", image_size=(8, 8)).eval(), tmp_path / "peer.safetensors")
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    for more in ([], ["--parquet", "-o", str(tmp_path / "table")]):
+        assert main(["explain", str(path), str(tmp_path / "a.png"), *more]) == 2
+        assert "which has no explanations of its own" in capsys.readouterr().err
+    assert main(["demo", str(path)]) == 2
+    assert "which has no explanations of its own" in capsys.readouterr().err
+
+
+def test_a_peer_is_shown_the_pictures_that_it_was_not_trained_on():
+    assert split_seed({"peer": create_peer("resnet20", provenance={"settings": {"seed": 3}})}) == 3
 
 
 def test_a_wide_block_without_its_branch_is_the_identity():
@@ -154,8 +191,6 @@ def test_files_bring_a_peer_back(name, tmp_path):
 @pytest.mark.parametrize("name", ["resnet20", "bcos_resnet20"])
 def test_recipes_train_a_peer_and_metrics_judge_it(name, tmp_path):
     """A few steps on coloured noise, which is enough to see every part meet."""
-    from PIL import Image
-
     generator = torch.Generator().manual_seed(0)
     for label, channel in (("blue", 2), ("red", 0)):
         (tmp_path / "data" / label).mkdir(parents=True)
@@ -164,11 +199,11 @@ def test_recipes_train_a_peer_and_metrics_judge_it(name, tmp_path):
             pixels[..., channel] += 150
             path = tmp_path / "data" / label / f"{number}.png"
             Image.fromarray(pixels.to(torch.uint8).numpy()).save(path)
-    settings = Settings(
-        data=str(tmp_path / "data"), model=name, epochs=6, batch_size=8, learning_rate=0.01, grow_from=8, image_size=16,
-        workers=0, threads=1,
+    result = train(
+        "cifar10-cpu", tmp_path / "run", quiet=True, data=str(tmp_path / "data"), holdout=0, model=name, epochs=6,
+        batch_size=8, learning_rate=0.01, augmentation="none", grow_from=8, image_size=16, workers=0, threads=1,
     )  # fmt: skip
-    result = train(Recipe("peer", settings), tmp_path / "run", quiet=True)
+    assert (result.settings.optimiser, result.settings.temperature, result.settings.wrong_evidence) == ("adam", None, 0)
     assert result.accuracy > 0.7
     results = codanet.evaluation.evaluate(
         [str(result.weights)], str(tmp_path / "data"), ["contributions", "ixg"], ["accuracy", "removal"],
@@ -203,7 +238,7 @@ def test_the_comparison_trains_is_taken_up_again_and_drawn(tmp_path):
     import peers
 
     model = create_peer("resnet20")
-    assert [peers.at(share, model)[1] for share in (0, 0.2, 0.45, 1)] == [16, 20, 32, 32]
+    assert [peers.at(share, model)[1] for share in (0, 0.2, 0.65, 1)] == [16, 20, 32, 32]
     assert peers.at(0.25, model)[0] == 1
     assert [round(peers.at(share, codanet.create_model("nano_coda"))[2]) for share in (0, 1)] == [1000, 80000]
     images = torch.randint(0, 256, (256, 3, 32, 32), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
@@ -215,11 +250,16 @@ def test_the_comparison_trains_is_taken_up_again_and_drawn(tmp_path):
     again = peers.trained("bcos_resnet20", data, tmp_path, 0.3)[1]
     assert again == first  # its time is over
     assert codanet.load(weights).provenance["steps"] == first.step
-    facts = {"network": "A", "parameters": 2e6, "accuracy": 0.5, "accuracy_interval": [0.4, 0.6]}
-    maps = {"maps": "gradcam", "localisation": 0.3, "localisation_interval": [0.2, 0.4], "ms_per_map": 2.0}
+    longer = peers.trained("bcos_resnet20", data, tmp_path, first.seconds + 0.1)[1]
+    kept = torch.load(tmp_path / "last.pt", weights_only=True)["progress"]
+    assert kept["step"] == longer.step > first.step  # given more time, it keeps its end and is measured again
+    facts = {"network": "A", "parameters": 2e6, "hours": 0.5, "n": 9, "accuracy": 0.5, "accuracy_interval": [0.4, 0.6]}
+    maps = {"maps": "gradcam", "localisation": 0.3, "localisation_interval": [0.2, 0.4], "scores": 8, "ms_per_map": 2.0}
     maps |= {"removal": 0.7, "removal_interval": [0.6, 0.8]}
     words = peers.table([facts, {**facts, **maps, "network": "B", "accuracy": 0.6}])
-    assert words.splitlines()[2].startswith("| B | 2.00 M | 0.600 (0.400 to 0.600) | gradcam | 0.300 (0.200 to 0.400)")
+    assert words.splitlines()[2].startswith(
+        "| B | 2.00 M | 0.50 | 0.600 (0.400 to 0.600), 9 | gradcam | 0.300 (0.200 to 0.400), 8 |"
+    )
     assert "sure of too few images" in words
     picture = save(peers.picture([facts, {**facts, **maps}]), tmp_path / "peers.png")
     assert picture.stat().st_size > 5000

@@ -7,6 +7,7 @@ from PIL import Image
 from torch import nn
 
 from codanet.attribution import METHODS, GradCam, Occlusion, Registered, settings_of
+from codanet.attribution.task import prepare
 from codanet.data import ImageData, MemorySplit
 from codanet.data.pictures import Pictures
 from codanet.data.tiling import Grids
@@ -15,6 +16,7 @@ from codanet.evaluation.aggregates import aggregate_maps
 from codanet.metrics import Disconnected, DoesNotFit, Scores, cell_shares, disconnected, pointing, road
 from codanet.metrics.pointing import hits
 from codanet.metrics.road import imputed
+from codanet.models.hybrid import HybridNet, head_layers
 from codanet.models.network import CoDANet, Layer
 from codanet.models.resnet import ResNet
 
@@ -96,6 +98,25 @@ def test_what_cannot_be_cut_is_left_out(tmp_path):
     results = evaluate({"m": Light()}, data, ["ixg"], metrics, tmp_path, grids=1, grid_size=1, images=4, quiet=True)
     assert {row.metric for row in results.rows} == {"accuracy", "pointing", "road"}
     assert any("cannot be cut off" in remark for remark in results.remarks)
+
+
+def test_the_backbone_of_a_hybrid_cannot_be_cut():
+    hybrid = HybridNet(torch.nn.Conv2d(3, 8, 3, stride=2, padding=1), head_layers(3, (4,), 2), image_size=16)
+    with pytest.raises(DoesNotFit, match="sees the whole grid"):
+        Disconnected(hybrid, 2)
+
+
+def test_methods_know_what_they_look_at_when_it_is_cut():
+    """LIME segments colours, not six channels; and a removed pixel is what it is for the network that was cut."""
+    model, image = coda(), torch.zeros(1, 3, 32, 32)
+    image[:, 0, :16], image[:, 2, 16:] = 1, 1
+    cut = Disconnected(model, 2).eval()
+    tasks = [prepare(network, image, torch.tensor([0])) for network in (model, cut)]
+    whole, parts = (settings_of("lime")._segments(task, task.inputs) for task in tasks)
+    assert int(whole.max()) >= 1
+    assert np.array_equal(whole, parts)
+    assert torch.equal(tasks[0].inputs, tasks[1].inputs)
+    assert torch.equal(tasks[0].baseline, tasks[1].baseline)
 
 
 def test_the_pointing_game():

@@ -18,8 +18,9 @@ from codanet.cli import main
 from codanet.data import load_data
 from codanet.data.pictures import Pictures
 from codanet.evaluation import Row, evaluate
+from codanet.evaluation.models import model_digest
 from codanet.models.network import Layer
-from codanet.report import report, sources
+from codanet.report import _model, report, sources
 from codanet.report.beside import beside, four, shares, strongest, usual
 from codanet.report.findings import find, wilson
 from codanet.report.sections import facts, figures, measurements, table
@@ -254,6 +255,12 @@ def test_what_an_evaluation_has_lost(evaluation, tmp_path):
     assert "other: its weights have changed since" in page.plain
     assert "Localisation is no PNG and is left out" in page.plain
     assert "<script>alert(1)</script>" in page.plain
+
+
+def test_a_shipped_model_is_found_by_its_name(tmp_path):
+    digest = model_digest(codanet.load("cifar10"))
+    assert _model({"file": "cifar10", "digest": digest}, tmp_path)[0] is not None
+    assert _model({"file": "cifar10", "digest": "0" * 64}, tmp_path) == (None, "its weights have changed since")
 
 
 def test_the_best_is_marked_where_there_is_one():

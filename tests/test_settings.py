@@ -6,6 +6,7 @@ import itertools
 import pytest
 import torch
 
+from codanet.cli.train import main
 from codanet.data import ImageData, MemorySplit
 from codanet.models.zoo import create_model
 from codanet.training.loss import objective
@@ -162,6 +163,13 @@ def test_schedules():
         ({"epochs": None}, "epochs is None"),
         ({"epochs": float("inf")}, "epochs is inf"),
         ({"threads": 0}, "threads is 0"),
+        ({"regularisation": 0.1, "mosaic": 0.5}, "λ needs one class per image"),
+        ({"regularisation": 0.1, "compile": "on"}, "with regularisation nothing is compiled: choose auto or off"),
+        ({"mosaic": 1, "batch_size": 30}, "30 images at a time .* take a batch_size that is a multiple of 4"),
+        ({"mosaic": 1, "batch_size": 8, "accumulate": 4}, "2 images at a time .* a multiple of 16"),
+        ({"backbone": "resnet56", "rescale": "l2"}, "rescale is 'l2', which the layers on a backbone cannot be told"),
+        ({"backbone": "resnet56", "recompute": True}, "recompute is True, which the layers on a backbone"),
+        ({"seed": 2**63}, "seed is 9223372036854775808"),
     ],
 )
 def test_bad_settings(entries, words):
@@ -203,6 +211,38 @@ def test_recipe_files(tmp_path):
     with pytest.raises(ValueError, match="did you mean 'digits'"):
         load_recipe("digit")
     assert load_recipe(tmp_path).settings.data == str(tmp_path)
+
+
+@pytest.mark.parametrize("seed", [2**53 + 1, 2**63 - 1])
+def test_whole_numbers_stay_what_they_are(seed):
+    assert changed(Settings(), {"seed": seed}).seed == seed
+    assert changed(Settings(), {"seed": str(seed)}).seed == seed
+    assert changed(Settings(), {"epochs": "1e3"}).epochs == 1000
+
+
+def test_a_base_is_a_recipe_whatever_lies_in_the_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("base: photos\nepochs: 3\n")
+    expected = load_recipe("mine.yaml")
+    (tmp_path / "photos").mkdir()
+    assert load_recipe("mine.yaml") == expected
+    assert load_recipe("photos").settings.data == str(tmp_path / "photos")
+
+
+@pytest.mark.parametrize(
+    ("setting", "word", "value"),
+    [
+        ("augmentation", "none", "none"),
+        ("grow-from", "none", None),
+        ("temperature", "null", None),
+        ("finetune", "no", False),
+    ],
+)
+def test_none_is_a_word_where_a_setting_cannot_be_left_out(setting, word, value, monkeypatch):
+    given = {}
+    monkeypatch.setattr("codanet.training.train_all", lambda recipe, output, **changes: given.update(changes) or [])
+    assert main(["digits", f"--{setting}", word]) == 0
+    assert given == {setting.replace("-", "_"): value}
 
 
 def test_models_of_recipes_exist():

@@ -15,6 +15,7 @@ from PIL import Image
 import codanet
 from codanet._support.crew import Place
 from codanet.cli import main
+from codanet.models.hybrid import HybridNet, head_layers
 from codanet.plot import shards
 from codanet.plot.shards import explain_into
 from processes import Forked
@@ -110,6 +111,28 @@ def test_what_is_there_is_not_made_again_and_other_settings_are_refused(made, tm
         explain_into(model, paths, stopped, shard=4, quiet=True)
 
 
+def test_the_first_process_tells_how_far_all_of_them_are(made, tmp_path, monkeypatch, capsys):
+    """Without a terminal, a line for every tenth: what another has written meanwhile is counted at once."""
+    weights, pictures = made
+    model, paths = codanet.load(weights), sorted(pictures.iterdir())
+    whole = explain_into(model, paths, tmp_path / "whole", shard=2, quiet=True)
+    write, written = shards._write, []
+
+    def and_another(path, *rest):
+        write(path, *rest)
+        written.append(path)
+        if len(written) == 2:  # another process brings half of them
+            for number in range(4, 10):
+                (tmp_path / "whole" / f"maps-{number:05d}.parquet").rename(path.parent / f"maps-{number:05d}.parquet")
+
+    monkeypatch.setattr(shards, "_write", and_another)
+    capsys.readouterr()
+    assert explain_into(model, paths, tmp_path / "own", shard=2).rows == whole.rows
+    lines = [line for line in capsys.readouterr().err.splitlines() if "explaining" in line]
+    assert lines == [f"codanet: explaining: {number} of 25 pictures" for number in (16, 18, 20, 24)]
+    assert len(written) == 7
+
+
 def test_a_second_process_does_what_the_first_has_left(made, tmp_path):
     """Killed while it works, by a signal that nothing can catch."""
     weights, pictures = made
@@ -139,9 +162,12 @@ def test_a_second_process_does_what_the_first_has_left(made, tmp_path):
     ("more", "words"),
     [
         ([], "--parquet was given without --output"),
-        (["-o", "maps.png"], "is no folder"),
+        (["-o", "maps.png"], "is not a folder"),
         (["-o", "maps", "--layers"], "leave out --layers"),
         (["-o", "maps", "--maps", "float8"], "float8"),
+        (["-o", "maps", "--style", "map"], "leave out --style"),
+        (["-o", "maps", "--palette", "red-blue"], "leave out --style, --palette"),
+        (["-o", "maps", "--end", "3"], "leave out --style, --palette, --scale, --start and --end"),
     ],
 )
 def test_mistakes_are_told(made, more, words, tmp_path, monkeypatch, capsys):
@@ -150,6 +176,29 @@ def test_mistakes_are_told(made, more, words, tmp_path, monkeypatch, capsys):
     assert words in capsys.readouterr().err
 
 
-def test_workers_need_a_table(made, capsys):
-    assert main(["explain", str(made[0]), str(made[1]), "--workers", "2"]) == 2
+@pytest.mark.parametrize("more", [["--workers", "2"], ["--maps", "png"]])
+def test_what_only_a_table_has(made, more, capsys):
+    assert main(["explain", str(made[0]), str(made[1]), *more]) == 2
     assert "without --parquet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("maps", ["float16", "png"])
+def test_a_hybrid_has_maps_as_large_as_what_it_sees(maps, tmp_path):
+    Image.new("RGB", (40, 40), "red").save(tmp_path / "a.png")
+    backbone = torch.nn.Conv2d(3, 8, 3, stride=2, padding=1)
+    model = HybridNet(backbone, head_layers(3, (4,), 2), image_size=16).eval()
+    explain_into(model, [tmp_path / "a.png"], tmp_path / "maps", maps=maps, quiet=True)
+    value = table(tmp_path / "maps")["map"][0]
+    if maps == "png":
+        assert Image.open(BytesIO(value)).size == (16, 16)
+    else:
+        why = model.explain(codanet.read_image(tmp_path / "a.png", model)[None])
+        assert np.array_equal(np.asarray(value), why.pixels.half().flatten().numpy())
+
+
+def test_an_exported_model_fills_a_table(made, tmp_path):
+    pytest.importorskip("onnxruntime")
+    assert main(["export", str(made[0]), "-o", str(tmp_path / "m.onnx")]) == 0
+    picture = str(made[1] / "01.png")
+    assert main(["explain", str(tmp_path / "m.onnx"), picture, "--parquet", "-o", str(tmp_path / "maps")]) == 0
+    assert table(tmp_path / "maps")["class"][0] in ("ant", "bee", "cat")

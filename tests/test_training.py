@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,11 +21,13 @@ from safetensors.torch import load_file
 import codanet
 import processes
 from codanet import Architecture, Layer, register_model
-from codanet.data import load_data
+from codanet.data import DataError, load_data
 from codanet.data.split import held_out
 from codanet.training import bfloat16, train
 from codanet.training.bfloat16 import check_bfloat16
 from codanet.training.callbacks import Divergence
+from codanet.training.checkpoint import read_checkpoint
+from codanet.training.module import Classification
 from codanet.training.run_files import BEST, LAST
 from codanet.training.schedule import side_at, temperature_at
 from codanet.training.settings import Settings
@@ -414,6 +417,35 @@ def test_what_is_wrong_is_said_before_data_are_fetched(recipe, pictures, tmp_pat
             train(recipe, tmp_path / "run", quiet=True, **changes)
     with pytest.raises(ValueError, match="lies inside the pictures"):
         train(recipe, pictures / "runs", quiet=True)
+    monkeypatch.setenv("HOME", str(pictures.parent))  # a ~ in what Python is told is the user's folder, too
+    with pytest.raises(ValueError, match="lies inside the pictures"):
+        train(recipe, f"~/{pictures.name}/runs", quiet=True, data=f"~/{pictures.name}")
+
+
+def test_a_damaged_picture_alone_in_its_batch_is_left_out(pictures, tmp_path, monkeypatch):
+    monkeypatch.setattr("codanet.data.folder.MEMORY_BYTES", 0)
+    for name, label in ((name, label) for name in ("train", "val") for label in ("top", "bottom")):
+        for number in range(4):
+            (tmp_path / name / label).mkdir(parents=True, exist_ok=True)
+            shutil.copy(pictures / label / f"{number}.png", tmp_path / name / label)
+    damaged = tmp_path / "train" / "top" / "2.png"
+    damaged.write_bytes(damaged.read_bytes()[:-200])
+    changes = {"model": "nano_coda", "batch_size": 1, "epochs": 1, "workers": 0, "threads": 1, "image_size": 12}
+    with pytest.warns(UserWarning, match=r"left out: .*2\.png") as said:
+        result = train(tmp_path, tmp_path.with_name("damaged"), quiet=True, **changes)
+    assert not any("returned `None`" in str(warning.message) for warning in said)
+    assert sorted(result.recall) == ["bottom", "top"]
+    assert read_checkpoint(result.folder / LAST)["global_step"] == 8
+
+    module = Classification(codanet.load(result.weights), load_data(tmp_path), Settings())
+    nothing = torch.empty(0, 3, 12, 12, dtype=torch.uint8), torch.empty(0, dtype=torch.long)
+    module.validation_step(nothing, 0)
+    assert module.counts.tolist() == [0, 0, 0]
+    with pytest.raises(DataError, match="No picture to validate with"):
+        module.on_validation_epoch_end()
+    module.trainer = SimpleNamespace(world_size=2)
+    with pytest.raises(DataError, match="no readable picture in its batch"):
+        module.training_step(nothing, 0)
 
 
 def test_an_accelerator_that_is_not_there(recipe, tmp_path):
@@ -488,7 +520,7 @@ def test_erased_pixels_train_and_a_run_from_before_the_setting_goes_on(pictures,
         train(pictures, tmp_path / "old", quiet=True, epochs=1, erase=0.5, **settings)
 
 
-def test_stages_add_up(pictures, tmp_path):
+def test_stages_add_up(pictures, tmp_path, monkeypatch):
     """A last stage from a finished run, from an unfinished one, and what its provenance says."""
     settings = {"model": "nano_coda", "image_size": 12, "temperature": 16.0, "batch_size": 24, "threads": 1}
     first = train(pictures, tmp_path / "first", quiet=True, epochs=2, **settings)
@@ -504,7 +536,9 @@ def test_stages_add_up(pictures, tmp_path):
     third = train(pictures, tmp_path / "third", quiet=True, start=str(first.folder), **last, **settings)
     assert codanet.load(third.weights).provenance["epochs"] == 3
     assert all(torch.equal(before[key], value) for key, value in load_file(third.weights).items())
-    fourth = train(pictures, tmp_path / "fourth", quiet=True, start=str(second.weights), **last, **settings)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    fourth = train(pictures, "~/fourth", quiet=True, start="~/second/model.safetensors", **last, **settings)
+    assert fourth.folder == tmp_path / "fourth"
     assert codanet.load(fourth.weights).provenance["epochs"] == 4
     with pytest.raises(ValueError, match="holds neither"):
         train(pictures, tmp_path / "fifth", quiet=True, start=str(tmp_path), **settings)

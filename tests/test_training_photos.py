@@ -22,6 +22,8 @@ from codanet.models.efficientnet_lite import EfficientNetLite0
 from codanet.models.hybrid import Backbone, HybridNet
 from codanet.report import report
 from codanet.training import photos, train
+from codanet.training import run as run_module
+from codanet.training.callbacks import Checkpoints
 from codanet.training.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -139,6 +141,56 @@ def test_fine_tuning_trains_the_last_blocks_alone(folder, tmp_path):
     first, last = (f"backbone.network.blocks.{place}.weight" for place in (0, 2))
     assert torch.equal(after[first], before.blocks[0].weight)
     assert not torch.allclose(after[last], before.blocks[2].weight)
+
+
+def backbones(monkeypatch):
+    """The filters that features are made with, as (first, last) sums, and the threads that make them."""
+    seen = []
+    featured, extract = run_module.featured, photos.extract
+
+    def watched(model, *rest):
+        blocks = model.backbone.network.blocks
+        seen.append((float(blocks[0].weight.sum()), float(blocks[2].weight.sum())))
+        return featured(model, *rest)
+
+    def extracted(cache, maps, advance, workers):
+        threads.append(workers)
+        return extract(cache, maps, advance, workers)
+
+    threads: list[int | None] = []
+    monkeypatch.setattr(run_module, "featured", watched)
+    monkeypatch.setattr(photos, "extract", extracted)
+    return seen, threads
+
+
+def test_a_run_from_tuned_weights_makes_features_with_their_backbone(folder, tmp_path, monkeypatch):
+    """Also when it is taken up after its features are gone; and its own hours are told, the second time as well."""
+    tuned = trained(folder, tmp_path / "tuned", finetune=True, epochs=3, optimiser="muon", quiet=True)
+    filters = weights(tuned)
+    expected = tuple(float(filters[f"backbone.network.blocks.{place}.weight"].sum()) for place in (0, 2))
+    changes = {"start": str(tuned.folder), "threads": 1, "quiet": True}
+    seen, threads = backbones(monkeypatch)
+    stop = Checkpoints.on_train_epoch_end
+
+    def interrupted(self, trainer, module):
+        stop(self, trainer, module)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "on_train_epoch_end", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            trained(folder, tmp_path / "run", **changes)
+    index = json.loads((tmp_path / "run" / "features" / "train" / "index.json").read_text())
+    assert index["start"] == str(tuned.folder)
+    shutil.rmtree(tmp_path / "run" / "features")
+    first = trained(folder, tmp_path / "run", **changes)
+    assert seen == [expected, expected]
+    assert set(threads) == {1}
+    model = codanet.load(first.weights)
+    before, own = model.provenance["stages"]
+    stages = [before | {"hours": 5.0}, own]  # as if tuning had taken so long
+    codanet.save(model, first.weights, {"stages": stages, "hours": 5.0 + own["hours"]})
+    assert trained(folder, tmp_path / "run", **changes).hours == own["hours"] < 1
 
 
 def test_fine_tuning_is_a_word_on_the_command_line(folder, tmp_path, capsys):

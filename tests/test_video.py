@@ -110,6 +110,19 @@ def test_film_to_gif(tmp_path):
     assert near(back[3].image.getpixel((LEFT, MIDDLE)), [LEVELS[3]] * 3, 8)
 
 
+def test_films_without_x264(tmp_path, monkeypatch):
+    av = pytest.importorskip("av")
+    monkeypatch.setattr(av, "codecs_available", av.codecs_available - {"libx264"})
+    with writing(tmp_path / "a.mp4", (64, 48), []) as film:
+        for level in LEVELS:
+            film.write(grey(level, (64, 48)), 0.05)
+    back = list(frames(tmp_path / "a.mp4"))
+    assert [round(frame.seconds, 4) for frame in back] == [0.05] * 5
+    assert near(back[3].image.getpixel((32, 24)), [LEVELS[3]] * 3, 8)
+    with av.open(str(tmp_path / "a.mp4")) as film:
+        assert film.streams.video[0].codec_context.name == "mpeg4"
+
+
 def test_a_gif_keeps_its_colours_in_every_frame(gif, tmp_path):
     path = explain_video(Planted(), gif, tmp_path / "why.gif", progress=False).path
     content, place, locals_ = path.read_bytes(), 13 + 768, 0

@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 import codanet
 from codanet import create_model
 from codanet.benchmarks.algorithm1 import Algorithm1Net
-from codanet.models.architectures import Architecture, Layer
+from codanet.models.architectures import PEER_NAMES, Architecture, Layer
+from codanet.models.peers import PEERS, create_peer
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ def published(model) -> dict[str, torch.Tensor]:
 def test_import_of_the_published_layout(name, bias, tmp_path):
     model = create_model(name, num_classes=5, bias=bias)
     state = published(model)
-    torch.save({"epoch": 3, "state_dict": state}, tmp_path / "model.pt")
+    torch.save({"epoch": 3, "state_dict": state, "optimizer": {"state": {}}}, tmp_path / "model.pt")
     x = torch.rand(2, 3, 8, 8)
     for source in (state, tmp_path / "model.pt"):
         again = codanet.import_state_dict(source)
@@ -157,6 +158,8 @@ def test_import_refuses_what_it_does_not_know(tmp_path):
         codanet.import_state_dict({k: v for k, v in state.items() if k != "network.1.weighting_f.1.weight"})
     with pytest.raises(ValueError, match="not in the published code's layout"):
         codanet.import_state_dict({"weight": torch.zeros(2)})
+    with pytest.raises(ValueError, match="holds 2 networks: give the state dict of one"):
+        codanet.import_state_dict({"state_dict": state, "average": state})
     with pytest.raises(ValueError, match="is not a file"):
         codanet.import_state_dict(tmp_path / "none.pt")
     with pytest.raises(ValueError, match="does not fit the model: missing"):
@@ -200,6 +203,38 @@ def test_provenance_that_is_no_json_is_told(tmp_path):
     with pytest.raises(ValueError, match="provenance cannot be written as JSON"):
         codanet.save(codanet.create_model("nano_coda"), tmp_path / "model.safetensors", {"by": object()})
     assert not list(tmp_path.iterdir())
+
+
+def test_peers_are_kept_and_refused_as_other_models_are(tmp_path):
+    peer, path = create_peer("senn", num_classes=3, image_size=(32, 32)), tmp_path / "peer.safetensors"
+    with pytest.raises(ValueError, match="half_backbone is for hybrids"):
+        codanet.save(peer, path, half_backbone=True)
+    with pytest.raises(ValueError, match="provenance cannot be written as JSON"):
+        codanet.save(peer, path, {"by": object()})
+    with pytest.raises(ValueError, match="is a folder"):
+        codanet.save(peer, tmp_path)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="could not be written"):
+        codanet.save(peer, tmp_path / "file" / "peer.safetensors")
+    codanet.save(peer, path, {"seed": 4})
+    again = codanet.load(path)
+    assert (again.name, again.image_size, again.provenance) == ("senn", (32, 32), {"seed": 4})
+    assert all(torch.equal(value, peer.state_dict()[key]) for key, value in again.state_dict().items())
+    with pytest.raises(ValueError, match="stands on no backbone: leave backbone out"):
+        codanet.load(path, backbone=torch.nn.Identity())
+    with pytest.raises(ValueError, match="only CoDA-Nets are compiled here: leave compile out"):
+        codanet.load(path, compile=True)
+    with pytest.raises(ValueError, match=r"holds a peer, 'senn', which is no CoDA-Net: use codanet\.load"):
+        codanet.create_model("s_coda", path)
+
+
+def test_the_names_of_peers_are_taken():
+    mine = codanet.Architecture((codanet.Layer(4, 2), codanet.Layer(10, 2, kernel_size=1)), 8, temperature=2)
+    assert tuple(PEERS) == PEER_NAMES
+    for name in PEER_NAMES:
+        with pytest.raises(ValueError, match=f"'{name}' is the name of a peer"):
+            codanet.register_model(name, mine)
 
 
 @pytest.mark.parametrize("size", [(-3, 0), 0, (8,), (8.0, 8), "88"])

@@ -136,7 +136,7 @@ class _DAU(nn.Module):
 
 
 def _has_numbers(tensor: Tensor) -> bool:
-    """False of meta tensors, of fake ones and while a mode of them is on, and of what torch.func has wrapped."""
+    """False for meta and fake tensors, inside a FakeTensorMode, and for tensors wrapped by torch.func."""
     plain = type(tensor) in (Tensor, nn.Parameter) and type(torch.empty(0)) is Tensor
     return plain and tensor.device.type != "meta" and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 

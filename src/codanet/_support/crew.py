@@ -66,7 +66,7 @@ class Crew:
         self.folder, self.rank, self.size, self._file = folder, place.rank, place.size, file
 
     def in_order(self, parts: Sequence[T]) -> list[T]:
-        """The parts, every size-th from the rank on first: what is left of the others' share comes after one's own."""
+        """This process's share first (every size-th part from its rank on), then the others'."""
         return [part for shift in range(self.size) for part in parts[(self.rank + shift) % self.size :: self.size]]
 
     @contextmanager

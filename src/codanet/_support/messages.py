@@ -4,6 +4,12 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
+def spelled(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is meant, whatever its hyphens, underscores and capitals; None if there is none."""
+    plain = name.lower().replace("-", "").replace("_", "")
+    return next((each for each in known if each.replace("-", "") == plain), None)
+
+
 def nearest(name: object, known: Iterable[str]) -> str:
     """': did you mean 's_coda'?' and the list of what there is."""
     known = list(known)

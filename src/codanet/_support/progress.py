@@ -16,11 +16,14 @@ def note(message: str) -> None:
 
 @contextmanager
 def progress_bar(
-    title: str, total: int | None, *, shown: bool = True, unit: str = "bytes"
+    title: str, total: int | None, *, shown: bool = True, unit: str = "bytes", lines: bool = False
 ) -> Iterator[Callable[[float], None]]:
-    """A bar on stderr; the block calls what it is given with the amount done since the last call."""
+    """A bar on stderr; the block calls what it is given with the amount done since the last call.
+
+    lines: where there is no terminal to draw it on, a line for every tenth.
+    """
     if not shown or not sys.stderr.isatty():
-        yield lambda amount: None
+        yield _tenths(title, total, unit) if shown and lines and total else lambda amount: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -30,3 +33,16 @@ def progress_bar(
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(title, total=total)
         yield lambda amount: bar.advance(task, amount)
+
+
+def _tenths(title: str, total: int, unit: str) -> Callable[[float], None]:
+    """A line whenever another tenth is done; the end is for the caller to tell."""
+    done = 0.0
+
+    def advance(amount: float) -> None:
+        nonlocal done
+        before, done = done, done + amount
+        if int(10 * before / total) < int(10 * done / total) < 10:
+            note(f"{title}: {done:.0f} of {total} {unit}")
+
+    return advance

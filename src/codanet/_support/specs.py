@@ -8,6 +8,6 @@ def split_spec(text: str) -> tuple[str, dict[str, str]]:
     for change in changes:
         key, sign, value = change.partition("=")
         if not sign:
-            raise ValueError(f"{change!r} in {text!r} is no setting: write it as {name}:name=value")
+            raise ValueError(f"{change!r} in {text!r} is not a setting: write it as {name}:name=value")
         settings[key] = value
     return name, settings

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def torch_threads(number: int | None) -> Iterator[None]:
-    """As many as that, or as many as before; and then as many as before again."""
+    """Set the number inside the block (None: unchanged) and restore it afterwards."""
     import torch
 
     before = torch.get_num_threads()

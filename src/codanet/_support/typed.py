@@ -1,6 +1,7 @@
 """The values of settings as the types that a dataclass declares for them."""
 
 import os
+from contextlib import suppress
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -37,11 +38,20 @@ def _converted(value: Any, kind: type) -> Any:
     if kind is bool and isinstance(value, bool):
         return value
     if kind in (int, float) and not isinstance(value, bool):
-        number = float(value)
-        if kind is float:
-            return number
-        if number == int(number):
-            return int(number)
+        return _whole(value) if kind is int else float(value)
     if kind is str and isinstance(value, str | os.PathLike):
         return os.fspath(value)
     raise TypeError
+
+
+def _whole(value: Any) -> int:
+    """By way of float only where it must be, as in 1e3: beyond 2**53 that one leaves numbers out."""
+    if isinstance(value, int):
+        return value
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return int(value)
+    number = float(value)
+    if number != int(number):
+        raise ValueError
+    return int(number)

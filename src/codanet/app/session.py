@@ -196,7 +196,7 @@ def choose_versus(session: Session, versus: object) -> Session:
 def class_number(session: Session, value: object) -> int:
     classes = len(session.read.class_names)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < classes:
-        raise ValueError(f"that is no class of this model: there are {classes}")
+        raise ValueError(f"that is not a class of this model: there are {classes}")
     return value
 
 

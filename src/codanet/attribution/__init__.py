@@ -6,7 +6,7 @@ settings of your own: `Occlusion(window=7, stride=4)`. The maps keep their signs
 On a CoDA-Net every method works on the encoded input [x, 1-x], so that the maps can be compared with its own
 contributions, and a removed pixel is zero in all encoded channels. The paper's published figures are of the other
 choice, `space="image"` (`task.InputSettings`; docs/evaluation.md has both). On any other classifier they work on the
-images as given; `task.baseline` says what a removed pixel is there.
+images as given; `codanet.models.classifier.baseline` says what a removed pixel is there.
 """
 
 from .gradcam import GradCam

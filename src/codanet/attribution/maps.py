@@ -76,7 +76,7 @@ def attribute(
     model = bare(model)
     if settings.needs == "own maps" and settings.lacks(model):
         raise ValueError(
-            f"contributions are made by a CoDANet, and {type(model).__name__} is none: choose one of "
+            f"contributions are made by a CoDANet, and {type(model).__name__} is not one: choose one of "
             f"{', '.join(list_methods(model))}"
         )
     settings.check(model)

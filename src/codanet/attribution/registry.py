@@ -50,7 +50,15 @@ METHODS: dict[str, Method] = {
 
 
 def list_methods(model: nn.Module | None = None) -> list[str]:
-    """The methods' names; with a model, those that can work on it as far as its modules tell."""
+    """The methods' names.
+
+    Args:
+        model: Leave out what cannot work on this one, as far as its modules tell.
+
+    Examples:
+        >>> list_methods()[:3]
+        ['contributions', 'grad', 'ixg']
+    """
     if model is None:
         return list(METHODS)
     return [name for name, method in METHODS.items() if not method.settings.lacks(bare(model))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from codanet._support.specs import split_spec
@@ -24,7 +24,9 @@ class MethodSpec:
     def parse(cls, name: str) -> MethodSpec:
         """A ValueError if the name stands for nothing."""
         plain, changes = split_spec(name)
-        types = field_types(type(settings_of(plain)))
+        settings: Any = settings_of(plain)
+        known = {field.name for field in fields(settings)}  # and none of its class's attributes
+        types = {key: kinds for key, kinds in field_types(type(settings)).items() if key in known}
         values: dict[str, Any] = {}
         for key, value in changes.items():
             values[key] = typed(key, None if value == "null" else value, types[key]) if key in types else value

@@ -96,7 +96,7 @@ def _run(command: str, rest: list[str], heard: Interrupts) -> int:
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """What is odd as a sentence, as mistakes are said, without the line of code that found it."""
+    """Print a warning as one sentence, like an error, without its source line."""
     before = warnings.formatwarning
 
     def sentence(

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from ..models.architectures import architecture
 from .names import BENCH_MODELS
 from .parser import Parser, positive, threads
 
@@ -39,6 +40,8 @@ def parser() -> Parser:
 
 def main(arguments: list[str]) -> int:
     options = vars(parser().parse(arguments))
+    for name in options["models"]:
+        architecture(name)
     from ..benchmarks.bench import bench
 
     bench(**options | {"models": tuple(options["models"])})

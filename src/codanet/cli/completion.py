@@ -6,7 +6,7 @@ from contextlib import redirect_stdout
 from importlib import import_module
 from io import StringIO
 
-from ..models.architectures import ARCHITECTURES
+from ..models.architectures import ARCHITECTURES, PEER_NAMES
 from ..training.settings import list_recipes
 from .names import DATA_SETS, METHODS, PALETTES, STYLES
 from .parser import Parser
@@ -51,7 +51,7 @@ def _words() -> dict[str, list[str]]:
     """What may follow a command, or one of its options: {"train": recipes, "explain --style": styles, …}."""
     return {
         "train": list_recipes(),
-        "train --model": list(ARCHITECTURES),
+        "train --model": [*ARCHITECTURES, *PEER_NAMES],
         "explain --compare": list(METHODS),
         "explain --palette": list(PALETTES),
         "explain --style": list(STYLES),

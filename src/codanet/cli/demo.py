@@ -3,6 +3,7 @@
 import time
 
 from .._support.interrupts import interrupts
+from ..models.weight_files import list_shipped, weights_file
 from .parser import Parser
 
 ABOUT = """\
@@ -30,13 +31,15 @@ def parser() -> Parser:
 
 def main(arguments: list[str]) -> int:
     options = parser().parse(arguments)
+    names = options.models or list_shipped() or ["cifar10"]
+    for name in names:
+        weights_file(name)
     from ..data import load_data
     from ..export import load
+    from ..models.classifier import explaining
     from ..models.labels import short_name
-    from ..models.weight_files import list_shipped
 
-    names = options.models or list_shipped() or ["cifar10"]
-    models = {short_name(name, names): load(name) for name in names}
+    models = {short_name(name, names): explaining(load(name), name) for name in names}
     data = load_data(options.examples) if options.examples else None
     from ..app import start
 

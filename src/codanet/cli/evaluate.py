@@ -7,10 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._support.crew import Place
-from .._support.messages import nearest, plain
+from .._support.files import expanded
+from .._support.messages import nearest, plain, spelled
 from .._support.specs import split_spec
 from ..models.weight_files import weights_file
-from .names import FAMILIES, METHODS, METHODS_OF_THE_PAPER, METRICS, METRICS_OF_THE_PAPER, POINTS, QUANTUS
+from .names import (
+    DATA_SETS,
+    FAMILIES,
+    METHODS,
+    METHODS_OF_THE_PAPER,
+    METRICS,
+    METRICS_OF_THE_PAPER,
+    POINTS,
+    QUANTUS,
+    SPLITS,
+)
 from .parser import Parser, positive, threads, whole
 from .workers import add_workers, together
 
@@ -55,8 +66,10 @@ def parser() -> Parser:
         help=f"of {', '.join((*METRICS, *FAMILIES))}; quantus:pixel-flipping and all others of Quantus "
         "(default: %(default)s)",
     )
-    parser.add_argument("--grids", type=number, metavar="N", help="default: the paper's, 500 on CIFAR-10, else 250")
-    parser.add_argument("--grid-size", type=number, metavar="N", help="images on a side of a grid (default: 3)")
+    parser.add_argument(
+        "--grids", type=number, metavar="N", help="default: the paper's, 500 on CIFAR-10, else 250; 50 for difull"
+    )
+    parser.add_argument("--grid-size", type=number, metavar="N", help="images on a side (3; 2 below nine classes)")
     parser.add_argument("--images", type=number, metavar="N", help="for the other metrics (default: the paper's 1024)")
     parser.add_argument("--points", type=number, default=POINTS, metavar="N", help="of a removal curve (%(default)s)")
     parser.add_argument("-o", "--output", metavar="FOLDER", help="default: evaluations/DATA")
@@ -85,6 +98,10 @@ def main(arguments: list[str]) -> int:
     for model in options.models:
         if not model.startswith("resnet"):
             weights_file(model)
+    if options.split not in SPLITS:
+        raise ValueError(f"unknown split {options.split!r}{nearest(options.split, SPLITS)}")
+    if spelled(options.data, DATA_SETS) is None and not expanded(options.data).exists():
+        raise ValueError(f"unknown data set {options.data!r}, and no such folder{nearest(options.data, DATA_SETS)}")
     with together(options, ["evaluate", *arguments]) as place:
         return _measure(options, arguments, methods, metrics, place)
 

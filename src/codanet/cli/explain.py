@@ -13,6 +13,7 @@ from .._support.files import check_apart, expanded
 from .._support.messages import nearest, plain
 from .._support.pictures import picture_paths
 from .._support.specs import split_spec
+from .._support.threads import torch_threads
 from ..models.weight_files import weights_file
 from .names import MAPS, METHODS, PALETTES, STYLES
 from .parquet import tabulated
@@ -62,7 +63,7 @@ def parser() -> Parser:
         help="map, overlay on the image, or weights in colour (default: map; for photographs on a backbone overlay)",
     )
     parser.add_argument(
-        "--palette", choices=PALETTES, default="red-blue", help="orange-purple if red and green are hard to tell"
+        "--palette", choices=PALETTES, help="orange-purple if red and green are hard to tell (red-blue)"
     )
     parser.add_argument("--scale", type=positive(float), metavar="V", help="colours from -V to V logits, on every page")
     parser.add_argument("--start", type=float, default=0.0, metavar="SECONDS", help="of a film")
@@ -70,9 +71,7 @@ def parser() -> Parser:
     parser.add_argument(
         "--parquet", action="store_true", help="a table instead of pictures: Parquet files in the folder of --output"
     )
-    parser.add_argument(
-        "--maps", choices=MAPS, default="float16", help="in such a table: float16 (default), png pictures, or none"
-    )
+    parser.add_argument("--maps", choices=MAPS, help="in such a table: float16 (default), png pictures, or none")
     parser.add_argument("--threads", type=threads, metavar="N", help="of the CPU, for each worker")
     add_workers(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object per picture, instead of a table")
@@ -89,8 +88,13 @@ def main(arguments: list[str]) -> int:
     for name in methods:
         if (plain := split_spec(name)[0]) not in METHODS:
             raise ValueError(f"unknown method {plain!r}{nearest(plain, METHODS)}")
+    timed = bool(options.start) or options.end is not None
     if options.parquet:
+        if timed or any(value is not None for value in (options.style, options.palette, options.scale)):
+            raise ValueError("--parquet makes a table: leave out --style, --palette, --scale, --start and --end")
         return tabulated(options, arguments, paths)
+    if options.maps:
+        raise ValueError(f"--maps {options.maps} was given without --parquet: it says what a table holds")
     if options.workers > 1:
         raise ValueError(f"--workers {options.workers} was given without --parquet: pages are drawn by one process")
     from ..data.film import WRITTEN, is_moving
@@ -101,15 +105,25 @@ def main(arguments: list[str]) -> int:
         raise ValueError(f"{len(paths)} pictures were given for one {suffix} file: give one film or animated GIF")
     if film and (options.layers or options.compare or options.top != 1 or len(options.target or ()) > 1):
         raise ValueError("a film is explained for one class: leave out --layers, --compare, --top and further --target")
+    if timed and not film:
+        raise ValueError("--start and --end are for a film: give one film, and -o a name that ends in .gif or .mp4")
     output, one_file = _output(options.output, paths, film)
+    if one_file and options.layers and (methods or options.style or options.scale):
+        raise ValueError("--layers fills a page: leave out --compare, --style and --scale, or give -o a folder")
     _checked(output, [*paths, Path(options.model)])
 
     from ..export import load
+    from ..models.classifier import explaining
 
-    model = load(options.model)
-    if film:
-        return _film(model, paths[0], output, options)
-    return _pictures(model, paths, methods, output, one_file, options)
+    model = explaining(load(options.model), options.model)
+    if options.layers and not callable(getattr(model, "trace", None)):
+        raise ValueError(
+            f"{options.model} holds a {type(model).__name__}, whose layers are not linear maps: leave out --layers"
+        )
+    with torch_threads(options.threads):
+        if film:
+            return _film(model, paths[0], output, options)
+        return _pictures(model, paths, methods, output, one_file, options)
 
 
 def _pictures(
@@ -125,7 +139,7 @@ def _pictures(
     from ..plot import save
     from ..plot.gallery import WRITERS, ahead, drawn, explain_files, page, record
 
-    look: dict[str, Any] = {"palette": options.palette, "style": options.style, "scale": options.scale}
+    look: dict[str, Any] = {"palette": options.palette or PALETTES[0], "style": options.style, "scale": options.scale}
     names = _names(paths, output)
     kept: list[Explained] = []
 
@@ -183,7 +197,7 @@ def _film(model: "CoDANet", path: Path, output: Path, options: argparse.Namespac
         path,
         output,
         target=target,
-        palette=options.palette,
+        palette=options.palette or PALETTES[0],
         style=options.style,
         scale=options.scale,
         start=options.start,
@@ -260,14 +274,17 @@ def _checked(output: Path, inputs: list[Path]) -> None:
 
 def _names(paths: list[Path], folder: Path) -> dict[Path, Path]:
     """cat-why.png for cat.jpg; cat-2-why.png for another cat; a name that would be too long is cut."""
-    taken: dict[str, int] = {}
-    names = {}
+    counts, names, taken = dict[str, int](), dict[Path, Path](), set[str]()
     for path in paths:
         stem = (
             os.fsdecode(os.fsencode(path.stem)[:LONGEST_STEM])
             if len(os.fsencode(path.stem)) > LONGEST_STEM
             else path.stem
         )
-        taken[stem] = count = taken.get(stem, 0) + 1
-        names[path] = folder / (f"{stem}-why.png" if count == 1 else f"{stem}-{count}-why.png")
+        name = ""
+        while not name or name in taken:  # there may be a cat-2.jpg as well
+            counts[stem] = count = counts.get(stem, 0) + 1
+            name = f"{stem}-why.png" if count == 1 else f"{stem}-{count}-why.png"
+        taken.add(name)
+        names[path] = folder / name
     return names

@@ -1,6 +1,8 @@
 """`codanet export`."""
 
+from .._support.files import check_apart, expanded
 from .._support.messages import plain
+from ..models.weight_files import weights_file
 from .names import EXPORT_FORMATS
 from .parser import Parser
 
@@ -28,11 +30,9 @@ def parser() -> Parser:
 
 def main(arguments: list[str]) -> int:
     options = parser().parse(arguments)
-    from .._support.files import check_apart, expanded
+    check_apart(expanded(options.output), [weights_file(options.model)], "exported")
     from ..export import export, load
-    from ..models.weight_files import weights_path
 
-    check_apart(expanded(options.output), [weights_path(options.model)], "exported")
     exported = export(
         load(options.model),
         options.output,

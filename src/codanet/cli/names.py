@@ -39,6 +39,7 @@ QUANTUS = "quantus:"  # and the name of one of its metrics
 METRICS_OF_THE_PAPER = ("accuracy", "localisation", "removal")
 POINTS = 129  # on a removal curve
 DATA_SETS = ("digits", "mnist", "cifar10", "tiny-imagenet", "imagenet100")
+SPLITS = ("val", "test", "train")
 PALETTES = ("red-blue", "orange-purple")
 MAPS = ("float16", "png", "none")  # how a table of explanations keeps its maps
 STYLES = ("map", "overlay", "weights")

@@ -1,6 +1,8 @@
 """`codanet page`."""
 
+from .._support.files import check_apart, expanded
 from .._support.messages import plain
+from ..models.weight_files import weights_file
 from .parser import Parser
 
 ABOUT = """\
@@ -23,14 +25,12 @@ def parser() -> Parser:
 
 def main(arguments: list[str]) -> int:
     options = parser().parse(arguments)
-    from .._support.files import check_apart, expanded
+    check_apart(expanded(options.output), [weights_file(name) for name in options.models], "shown")
     from ..data import load_data
     from ..export import load
     from ..export.page import page
     from ..models.labels import short_name
-    from ..models.weight_files import weights_path
 
-    check_apart(expanded(options.output), [weights_path(name) for name in options.models], "shown")
     models = {short_name(name, options.models): load(name) for name in options.models}
     data = load_data(options.examples) if options.examples else None
     written = page(models, options.output, data=data, half=options.half)

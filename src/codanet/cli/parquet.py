@@ -5,9 +5,11 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any, cast
 
 from .._support.files import expanded
 from .._support.messages import plain
+from .names import MAPS
 from .workers import together
 
 
@@ -19,18 +21,19 @@ def tabulated(options: argparse.Namespace, arguments: list[str], paths: list[Pat
         raise ValueError("--parquet was given without --output: name a folder for the files, as in -o maps")
     folder = expanded(options.output)
     if folder.is_file() or (folder.suffix and not folder.is_dir()):
-        raise ValueError(f"{folder} is no folder: Parquet files go into one, so give a name without a suffix")
+        raise ValueError(f"{folder} is not a folder: Parquet files go into one, so give a name without a suffix")
     with together(options, ["explain", *arguments]) as place:
-        from ..models.weights import load
+        from ..export import load
+        from ..models.classifier import explaining
         from ..plot.shards import explain_into
 
         manifest = explain_into(
-            load(options.model),
+            explaining(load(options.model), options.model),
             paths,
             folder,
             targets=options.target or (),
             top=options.top,
-            maps=options.maps,
+            maps=cast(Any, options.maps or MAPS[0]),
             place=place,
         )
     if place.rank:

@@ -1,5 +1,6 @@
 """`codanet report`."""
 
+from .._support.files import expanded
 from .._support.messages import plain
 from .parser import Parser
 
@@ -23,13 +24,19 @@ def parser() -> Parser:
     parser.add_argument("-o", "--output", metavar="FILE", help="default: FOLDER/report.html")
     parser.add_argument("--root", help="folder or archive of the data set, if it is not where it was")
     parser.add_argument(
-        "--corrupted", type=int, default=300, metavar="N", help="held-out images that are also tried made worse (300)"
+        "--corrupted",
+        type=int,
+        default=150,
+        metavar="N",
+        help="how many held-out images are also tried in a corrupted form (150)",
     )
     return parser
 
 
 def main(arguments: list[str]) -> int:
     options = parser().parse(arguments)
+    if not expanded(options.folder).exists():  # said before anything heavy is imported
+        raise ValueError(f"{options.folder} does not exist: give the folder of an evaluation or of a training run")
     from ..report import report
 
     print(plain(report(options.folder, options.output, root=options.root, corrupted=options.corrupted)))

@@ -4,11 +4,13 @@ import dataclasses
 import json
 import re
 from inspect import cleandoc
+from types import NoneType
 from typing import Any
 
 from .._support.allocator import keep_freed
 from .._support.messages import nearest, plain
-from ..models.architectures import architecture
+from .._support.typed import field_types
+from ..models.architectures import ARCHITECTURES, PEER_NAMES
 from ..training.settings import FIELDS, RECIPE_ONLY, Settings, changed, load_recipe, read_settings
 from .parser import Parser
 
@@ -57,9 +59,12 @@ def main(arguments: list[str]) -> int:
     if wrong := changes.keys() & set(RECIPE_ONLY):
         raise ValueError(f"{parsed.config} says {min(wrong)}, which only a recipe can: train {parsed.config} itself")
     given = {name: getattr(parsed, name) for name in FIELDS if getattr(parsed, name) is not None}
-    changes |= {name: WORDS.get(value.lower(), value) for name, value in given.items()}
+    kinds = field_types(Settings)
+    changes |= {name: _said(value, kinds[name]) for name, value in given.items()}
     recipe = load_recipe(parsed.recipe, backbone=changes.get("backbone"))
-    architecture(changed(recipe.settings, changes).model)  # mistakes are said before anything heavy is imported
+    model = changed(recipe.settings, changes).model
+    if model not in (known := (*ARCHITECTURES, *PEER_NAMES)):  # mistakes are said before anything heavy is imported
+        raise ValueError(f"unknown model {model!r}{nearest(model, known)}")
     from lightning.pytorch.utilities import rank_zero_only
 
     from ..training import train_all
@@ -79,6 +84,12 @@ def main(arguments: list[str]) -> int:
             print(plain(f"weights             {result.weights}"))
             print(plain(f"contribution maps   {result.folder / 'maps'}"))
     return 0
+
+
+def _said(value: str, kinds: tuple[type, ...]) -> Any:
+    """What a word stands for; none is a word like any other where a setting cannot be left out: --augmentation none."""
+    meant = WORDS.get(value.lower(), value)
+    return value if meant is None and NoneType not in kinds else meant
 
 
 def _hyphenated(word: str) -> str:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from codanet._support.errors import DataError, NetworkError
 from codanet._support.files import expanded
-from codanet._support.messages import nearest
+from codanet._support.messages import nearest, spelled
 from codanet.data.cifar10 import load_cifar10
 from codanet.data.digits import load_digits
 from codanet.data.folder import load_folder
@@ -97,8 +97,7 @@ def load_data(
 
 def canonical(name: str) -> str | None:
     """The registered name, written with or without hyphens, underscores and capitals."""
-    plain = name.lower().replace("-", "").replace("_", "")
-    return next((known for known in DATA_SETS if known.replace("-", "") == plain), None)
+    return spelled(name, DATA_SETS)
 
 
 def unknown(name: str) -> str:

@@ -72,5 +72,6 @@ def fingerprint(paths: list[Path]) -> str:
     digest = hashlib.sha256()
     for path in paths:
         status = path.stat()
-        digest.update(f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        line = f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\n"
+        digest.update(line.encode(errors="surrogateescape"))
     return digest.hexdigest()[:8]

@@ -29,7 +29,7 @@ MAX_OUTLINES = 1_000_000  # frames passed over on the way to `start`
 MAX_FILM_BYTES = 2 * 2**30
 READ = "an animated GIF, or an MP4, MOV, WebM or MKV film"
 WRITTEN = {".gif": "gif", ".mp4": "mp4"}
-TICKS = 90_000  # per second, as films count time
+TICKS = 60_000  # per second, by which common frame rates divide; MPEG-4 counts to 65535 at most
 
 
 @dataclass(frozen=True)

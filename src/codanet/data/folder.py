@@ -20,6 +20,7 @@ from codanet._support.pictures import image_files, visible
 from codanet._support.progress import progress_bar
 from codanet.data.image import decode, fit, header, size_pair, to_tensor
 from codanet.data.split import FolderSplit, ImageData, MemorySplit, Split, stratified
+from codanet.models.architectures import USUAL_SIDE
 
 MEMORY_BYTES = 2 * 2**30
 TOLERATED_FRACTION = 0.1
@@ -28,7 +29,6 @@ VALIDATION_NAMES = ("val", "valid", "validation", "test")
 LAYOUT = "put pictures in train/<class>/ and val/<class>/, or in one folder per class"
 CAMERA_FORMATS = {".heic", ".heif", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2", ".pef", ".raw"}
 NATIVE_SIDE = 256
-DEFAULT_SIDE = 224
 
 T = TypeVar("T")
 Size = tuple[int, int]
@@ -75,7 +75,8 @@ def listings(root: Path, seed: int) -> tuple[tuple[str, ...], Listing, Listing]:
 
 def without_camera_formats(files: Listing, root: Path) -> Listing:
     """Without what cameras write and no browser shows, which is named."""
-    other = [path for path in files.paths if path.suffix.lower() in CAMERA_FORMATS]
+    readable = torch.tensor([path.suffix.lower() not in CAMERA_FORMATS for path in files.paths], dtype=torch.bool)
+    other = [files.paths[index] for index in (~readable).nonzero()[:, 0].tolist()]
     if not other:
         return files
     kinds = ", ".join(sorted({path.suffix.lower() for path in other}))
@@ -84,7 +85,7 @@ def without_camera_formats(files: Listing, root: Path) -> Listing:
         "export them as JPEG to use them",
         stacklevel=4,
     )
-    return files.part(torch.tensor([i for i, path in enumerate(files.paths) if path not in set(other)]).long())
+    return files.part(readable.nonzero()[:, 0])
 
 
 def split_folders(root: Path) -> tuple[Path, Path | None]:
@@ -246,7 +247,7 @@ def shared_size(sizes: list[Size]) -> Size:
         return 1, 1
     if len(set(sizes)) == 1 and max(sizes[0]) <= NATIVE_SIDE:
         return sizes[0]
-    side = min(median_low(min(size) for size in sizes), DEFAULT_SIDE)
+    side = min(median_low(min(size) for size in sizes), USUAL_SIDE)
     return side, side
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from codanet._support.errors import DataError
 from codanet._support.messages import reason
+from codanet.models.architectures import USUAL_SIDE
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
 MAX_BYTES = 64 * 2**20
@@ -36,7 +37,7 @@ ORIENTATIONS = {
     8: Image.Transpose.ROTATE_90,
 }
 
-USUAL_SIZE = 224, 224  # for a model that takes pictures of any size
+USUAL_SIZE = USUAL_SIDE, USUAL_SIDE  # for a model that takes pictures of any size
 
 
 class ImageModel(Protocol):

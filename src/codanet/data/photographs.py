@@ -23,13 +23,14 @@ from codanet.data.folder import (
 )
 from codanet.data.image import size_pair
 from codanet.data.split import FolderSplit, ImageData
+from codanet.models.architectures import USUAL_SIDE
 
 FEW = 10  # photographs of a class, from which little can be learnt
 LONGEST = 4 / 3  # the ratio of the sides up to which photographs are taken whole
 STEP = 32  # the longer side is a multiple of it, as are the strides of backbones
 
 
-def load_photographs(root: Path, *, side: int = 224, size: int | Size | None = None, seed: int = 0) -> ImageData:
+def load_photographs(root: Path, *, side: int = USUAL_SIDE, size: int | Size | None = None, seed: int = 0) -> ImageData:
     """As `load_folder`, but read from disk, and with `side` as the shorter side of what most photographs look like.
 
     size: the side of squares, if all are to be squares, or their height and width.

@@ -57,6 +57,8 @@ class Split(Dataset[Batch]):
 
     def __getitem__(self, index: int) -> Batch:
         images, labels = self.__getitems__([index])
+        if not len(images):
+            raise DataError(f"Picture {index} cannot be read: check the folder.")
         return images[0], labels[0]
 
 
@@ -91,7 +93,8 @@ class MemorySplit(Split):
 class FolderSplit(Split):
     """Images read from files when they are asked for, all fitted to one `size`.
 
-    A file that turns out to be damaged is named in a warning and left out of its batch.
+    A file that turns out to be damaged is named in a warning and left out of its batch, which is empty if the file was
+    alone in it. A batch of several of which none can be read is an error: then the folder is gone, or the disk.
     """
 
     def __init__(
@@ -118,7 +121,8 @@ class FolderSplit(Split):
         """Names, sizes and times of the files: reading all of them takes minutes where there are many."""
         for path in map(Path, self.paths):
             about = path.stat() if path.exists() else None
-            told(f"{path.parent.name}/{path.name} {about and (about.st_size, about.st_mtime_ns)}\n".encode())
+            line = f"{path.parent.name}/{path.name} {about and (about.st_size, about.st_mtime_ns)}\n"
+            told(line.encode(errors="surrogateescape"))
 
     def read(self, index: int) -> Tensor | None:
         try:
@@ -130,24 +134,41 @@ class FolderSplit(Split):
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         images = [(index, self.read(index)) for index in indices]
         readable = [(index, image) for index, image in images if image is not None]
-        if not readable:
+        if not readable and len(images) > 1:
             names = ", ".join(self.paths[index] for index in list(indices)[:3])
             raise DataError(f"None of the {len(indices)} pictures of a batch can be read ({names}): check the folder.")
-        return torch.stack([image for _, image in readable]), self.labels[[index for index, _ in readable]]
+        found = [image for _, image in readable]
+        stacked = torch.stack(found) if found else torch.empty((0, self.channels, *self.size), dtype=torch.uint8)
+        return stacked, self.labels[[index for index, _ in readable]]
 
 
 @dataclass(frozen=True)
 class ImageData:
-    """A data set: what it is called, what it shows, its two splits, and what identifies its training part."""
+    """A data set of two splits.
+
+    Args:
+        name: What it is called.
+        classes: What it shows, in the order of the labels.
+        train: The training images; `split[3]` is one, uint8 [C, H, W], with its label.
+        val: The held-out ones.
+        image_size: (H, W) that they are read at.
+        channels: 3 for RGB, 1 for grey.
+        checksum: Of the training part, to tell one set from another.
+        skipped: Files that could not be read.
+
+    Examples:
+        >>> len(load_data("digits").classes)  # doctest: +SKIP
+        10
+    """
 
     name: str
     classes: tuple[str, ...]
     train: Split
     val: Split
-    image_size: tuple[int, int]  # (H, W)
+    image_size: tuple[int, int]
     channels: int
     checksum: str
-    skipped: tuple[str, ...] = ()  # unreadable files
+    skipped: tuple[str, ...] = ()
 
 
 def in_memory(
@@ -210,9 +231,23 @@ def batches(
     rank: int = 0,
     world: int = 1,
 ) -> DataLoader[Batch]:
-    """Batches (uint8 [n, C, H, W], int64 [n]), or the share of process `rank` of `world` of them.
+    """Batches (uint8 [n, C, H, W], int64 [n]) of a split. The caller's random state is left alone.
 
-    The caller's random state is left alone.
+    Args:
+        split: `train` or `val` of a data set.
+        batch_size: Images in a batch; the last may have fewer.
+        shuffle: Another order in every pass, which depends on seed and pass alone.
+        seed: Of that order.
+        workers: Processes that read ahead; 0 reads in this one.
+        drop_last: Leave a smaller last batch out.
+        rank: Which of several processes this is; each gets its share.
+        world: How many there are.
+
+    Raises:
+        DataError: If batch_size is below 1 or workers below 0.
+
+    Examples:
+        >>> images, labels = next(iter(batches(load_data("digits").train, 32)))  # doctest: +SKIP
     """
     if batch_size < 1 or workers < 0:
         raise DataError(f"Batch size {batch_size} with {workers} workers: pass at least 1 image and 0 workers or more.")

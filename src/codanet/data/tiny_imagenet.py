@@ -30,7 +30,9 @@ def load_tiny_imagenet(
     skipped = tuple(bytes(tensors["skipped"].tolist()).decode().split("\n")) if len(tensors["skipped"]) else ()
     train = MemorySplit(resized(tensors["train_images"], size), tensors["train_labels"])
     scale = 1 if size is None else size / SIDE
-    val = MemorySplit(resized(tensors["val_images"], size), tensors["val_labels"], tensors["val_boxes"] * scale)
+    boxes = tensors["val_boxes"] * scale
+    boxes[:, 2:] += scale - 1  # a last column x ends at the edge x + 1: (x + 1) scale - 1
+    val = MemorySplit(resized(tensors["val_images"], size), tensors["val_labels"], boxes)
     shape = (train.images.shape[2], train.images.shape[3])
     return ImageData("tiny-imagenet", classes, train, val, shape, 3, checksum, skipped)
 

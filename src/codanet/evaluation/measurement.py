@@ -1,7 +1,7 @@
 """The measurements: every chunk of samples goes to disk as it is made, and what is there is not made again.
 
 Chunks are independent, so that several processes share them out (`_support.crew`): each sees what the others have put
-on disk, and does what nobody else is at.
+on disk, and does what nobody else is working on.
 """
 
 import time
@@ -98,7 +98,9 @@ class Measurement:
         for stage in stages:
             self._do(stage, wait=True)
             self._check_readable(stage)
-        grids = {label: self._grids(label, wanted["grids"][0]) for label in self.models} if wanted["grids"] else {}
+        grids = {
+            (label, metric.name): self._grids(label, metric) for label in self.models for metric in wanted["grids"]
+        }
         for label, model in self.models.items():
             for name, method in self.plan.methods.items() if any(metric.needs_maps for metric in metrics) else ():
                 if why := fits(method, model):
@@ -106,8 +108,11 @@ class Measurement:
                     continue
                 if on_maps := wanted["maps"] + wanted["boxes"]:
                     stages.append(self._on_maps(label, name, method, on_maps))
-                if (made := grids.get(label)) is not None:
-                    stages += [self._on_grids(label, name, method, metric, made) for metric in wanted["grids"]]
+                stages += [
+                    self._on_grids(label, name, method, metric, own)
+                    for metric in wanted["grids"]
+                    if (own := grids[label, metric.name]) is not None
+                ]
                 stages += [self._on_method(label, name, method, metric) for metric in wanted["method"]]
         for wait in (False, True):  # first all that nobody is at, then what others have left
             for stage in stages:
@@ -129,7 +134,16 @@ class Measurement:
         left = self.crew.in_order([start for start in starts if not self._done(stage, start)])
         shown = bool(left) and not self.quiet
         with progress_bar(stage.title, stage.total, shown=shown, unit="samples") as advance:
-            advance(stage.total - sum(min(stage.size, stage.total - start) for start in left))
+            counted = 0
+
+            def count() -> None:
+                """Whatever is on disk, by this process or another."""
+                nonlocal counted
+                there = sum(min(stage.size, stage.total - start) for start in starts if self._done(stage, start))
+                advance(there - counted)
+                counted = there
+
+            count()
             while left:
                 busy = []
                 for start in left:
@@ -141,8 +155,8 @@ class Measurement:
                             made += stop - start
                         if not mine and not self._done(stage, start):
                             busy.append(start)
-                            continue
-                    advance(stop - start)
+                    if shown:
+                        count()
                 if busy and not wait:
                     break
                 if len(busy) == len(left):

@@ -83,7 +83,7 @@ def read_data(
 
 def split_seed(models: dict[str, nn.Module]) -> int:
     """Of the split between training and held-out pictures of a folder, as the models' trainings drew it."""
-    seeds = {_settings(model).get("seed", 0) for model in models.values() if isinstance(model, CoDANet)}
+    seeds = {_settings(model).get("seed", 0) for model in models.values() if isinstance(model, CoDANet | Peer)}
     if len(seeds) > 1:
         raise ValueError(
             f"the models were trained with seeds {sorted(map(str, seeds))}, so that one may have seen what another has "

@@ -45,7 +45,7 @@ class Published:
                             np.asarray(entry[name], dtype=float)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
-                f"{path} is no file of published figures ({type(error).__name__}): it needs localisation and "
+                f"{path} is not a file of published figures ({type(error).__name__}): it needs localisation and "
                 "pixel_removal, each by temperature and method"
             ) from None
         return cls({kind: figures[kind] for kind in NEEDED})

@@ -24,7 +24,7 @@ from .._support.messages import reason
 from .._support.settled import settle
 from ..metrics import Scores
 
-LINES = "records.jsonl"
+LINES, RESULTS = "records.jsonl", "results.json"  # as the work goes on, and in the end
 
 Key = tuple[str, str, str]  # model, method, metric
 

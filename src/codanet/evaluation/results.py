@@ -14,17 +14,30 @@ from ..attribution import method_title
 from ..metrics import Scores, find_metric
 from . import table
 from .published import Published
-from .records import Records
+from .records import RESULTS, Records
 from .table import Row
 
 
 @dataclass(frozen=True)
 class Results:
+    """What an evaluation measured: the table, every single score, and where they come from.
+
+    Args:
+        folder: Where results.json, table.md and the pictures are.
+        rows: One for each model, method and metric, with mean, interval and n.
+        scores: The single values by (model, method, metric).
+        provenance: Date, command, versions, digests and settings.
+        remarks: What was left out or cut, and why.
+
+    Examples:
+        >>> evaluate(["cifar10"], "cifar10").row("cifar10", "contributions", "localisation").mean  # doctest: +SKIP
+    """
+
     folder: Path
     rows: tuple[Row, ...]
-    scores: dict[tuple[str, str, str], Scores]  # (model, method, metric)
+    scores: dict[tuple[str, str, str], Scores]
     provenance: dict[str, Any]
-    remarks: tuple[str, ...] = ()  # what was left out or cut, and why
+    remarks: tuple[str, ...] = ()
 
     def row(self, model: str, method: str, metric: str) -> Row:
         for row in self.rows:
@@ -92,7 +105,7 @@ class Results:
 
     def write(self) -> None:
         """results.json and table.md, each whole or not at all."""
-        for name, text in (("results.json", json.dumps(self.as_json(), indent=1)), ("table.md", self.markdown())):
+        for name, text in ((RESULTS, json.dumps(self.as_json(), indent=1)), ("table.md", self.markdown())):
             with replacing(self.folder / name) as part:
                 part.write_text(text, encoding="utf-8")
 

@@ -29,7 +29,9 @@ from .results import Results, rows_of
 METHODS_OF_THE_PAPER = ("contributions", "grad", "ixg", "intgrad", "gradcam", "deeplift", "occlusion5", "occlusion9")
 METRICS_OF_THE_PAPER = ("accuracy", "localisation", "removal")
 SPLITS = {"val": False, "test": False, "train": True}  # whether it is the training part
-FORMAT = 3  # the records': in 1 numbers were rounded and confidences kept instead of log-odds, 2 had no coarse maps
+# the records': in 1 numbers were rounded and confidences kept instead of log-odds, 2 had no coarse maps, and in 3 all
+# metrics on grids had as many of them as the first that was named
+FORMAT = 4
 USUAL_IMAGES = 1024  # the paper's number
 
 
@@ -72,7 +74,7 @@ def evaluate(
         output: Folder of the results.
         split: "test" or "val", the held-out part, or "train".
         grids: How many grids for localisation; the paper's number, or as many as there are, if not given.
-        grid_size: Images on a side of a grid, 3 if not given.
+        grid_size: Images on a side of a grid; if not given 3, or 2 where there are fewer than nine classes.
         images: How many images for the other metrics; the paper's 1024, or as many as there are, if not given.
         points: Points of a removal curve.
         seed: Of samples, ties and methods that draw at random.

@@ -27,6 +27,9 @@ def box_share(
 
     Returns:
         A score per image; `extras["chance"]` is the box's share of the image, the score of a uniform map.
+
+    Examples:
+        >>> box_share(model, images, labels, contributions, boxes).mean  # doctest: +SKIP
     """
     maps = maps_of(attribute, model, images, targets)
     if len(boxes) != len(maps):
@@ -48,7 +51,7 @@ BOX = Metric(
     "positive attribution inside the object's box over all positive attribution; chance is the box's share of the "
     "image",
     "boxes",
-    lambda given: box_share(
-        given.model, given.images, given.labels, given.maps, given.pictures.boxes(list(given.indices))
+    lambda sample: box_share(
+        sample.model, sample.images, sample.labels, sample.maps, sample.pictures.boxes(list(sample.indices))
     ),
 )

@@ -36,6 +36,9 @@ def completeness(
         empty: The network input, [1, C, 1, 1] or [1, C, H, W], that the maps are relative to; by default a removed
             pixel's value everywhere, and of a hybrid no features at all.
         batch_size: Images in the model at a time; by default it follows from their size.
+
+    Examples:
+        >>> completeness(model, images, labels, contributions).mean  # doctest: +SKIP
     """
     chosen = checked_targets(images, targets)
     inputs = network_input(model, images)
@@ -59,5 +62,5 @@ COMPLETENESS = Metric(
     False,
     "|sum of the map - (logit - logit of an empty image)| / sum of |map|, 1 for a map of zeros",
     "maps",
-    lambda given: completeness(given.model, given.images, given.labels, given.maps, empty=given.empty),
+    lambda sample: completeness(sample.model, sample.images, sample.labels, sample.maps, empty=sample.empty),
 )

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attribution.task import space_of
 from ..data.pictures import Pictures
 from ..data.tiling import Grids, tiled
-from ..models.classifier import like, network_input
+from ..models.classifier import like
+from ..models.hybrid import HybridNet
 from ..models.network import CoDANet, bare
-from ..models.peers import BcosResNet
-from ..models.self_explaining import SelfExplaining
+from ..models.peers import SENN, BcosResNet
+from ..models.self_explaining import SelfExplaining, encodes
 from .localisation import cell_shares, maps_of_cells
 from .maps import Attribute
 from .metric import DoesNotFit, Metric, Sample
@@ -39,6 +39,8 @@ class Disconnected(SelfExplaining):
 
     def __init__(self, model: nn.Module, size: int, part: bool = False):
         super().__init__()
+        if isinstance(model, HybridNet):
+            raise DoesNotFit("the backbone of a hybrid sees the whole grid, so that its cells cannot be cut apart")
         if not callable(getattr(model, "features", None)) or not callable(getattr(model, "classify", None)):
             raise DoesNotFit(
                 f"{type(model).__name__} has no features() and classify(), so that its head cannot be cut off"
@@ -46,6 +48,13 @@ class Disconnected(SelfExplaining):
         self.model, self.size, self.part = model, size, part
         self.one_vs_all = True  # heads share no softmax
         self.joined = nn.Identity()  # the last map of all cells, where GradCAM looks for one
+        self.encodes = encodes(model)
+        for module in (model, *model.children()):  # `baseline` asks a model or its direct child what is removed
+            mean, std = getattr(module, "mean", None), getattr(module, "std", None)
+            if isinstance(mean, Tensor) and isinstance(std, Tensor):
+                self.register_buffer("mean", mean, persistent=False)
+                self.register_buffer("std", std, persistent=False)
+                break
 
     def _cells(self, maps: Tensor) -> Tensor:
         """[N, C, size·h, size·w] to [N · size², C, h, w], row by row: what `tiled` puts together."""
@@ -56,11 +65,11 @@ class Disconnected(SelfExplaining):
         cells = maps.view(number, channels, self.size, height, self.size, width)
         return cells.permute(0, 2, 4, 1, 3, 5).reshape(-1, channels, height, width)
 
-    def _encoded(self, inputs: Tensor) -> Tensor:
-        return self.model.encode(inputs) if isinstance(self.model, SelfExplaining) else inputs
+    def encode(self, images: Tensor) -> Tensor:
+        return self.model.encode(images) if isinstance(self.model, SelfExplaining) else images
 
     def forward(self, inputs: Tensor) -> Tensor:
-        encoded = self._encoded(inputs)
+        encoded = self.encode(inputs)
         features: Any = self.model.features
         maps = features(encoded) if self.part else tiled(features(self._cells(encoded)), self.size)
         classify: Any = self.model.classify
@@ -78,6 +87,16 @@ class Disconnected(SelfExplaining):
         stacked = torch.stack([each.detach().sum(1) for each in maps], 1)
         return stacked.view(*targets.shape, *stacked.shape[2:])
 
+    def _by_places(self, model: SENN, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Of a SENN: what the places of a head's own cell add."""
+        several = targets.view(len(inputs), -1)  # [N, K]
+        cell, label = several // model.num_classes, several % model.num_classes
+        places = model.features(inputs) if self.part else tiled(model.features(self._cells(inputs)), self.size)
+        own = cell_masks(self.size, places.shape[2], places.shape[3]).to(places)[cell]  # [N, K, h, w]
+        chosen = places.gather(1, label[..., None, None].expand(-1, -1, *places.shape[2:])) * own
+        pixels = model.spread(chosen * self.size**2 / (places.shape[2] * places.shape[3]))
+        return pixels.view(*targets.shape, *inputs.shape[2:])
+
     @torch.no_grad()
     def own_maps(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Contributions of a CoDA-Net: rows of ones and zeros over the heads, pulled back through every cell's layers.
@@ -87,6 +106,8 @@ class Disconnected(SelfExplaining):
         model = self.model
         if isinstance(model, BcosResNet):
             return self._by_gradient(model, inputs, targets)
+        if isinstance(model, SENN):
+            return self._by_places(model, inputs, targets)
         if not isinstance(model, CoDANet):
             raise DoesNotFit(f"{type(model).__name__} does not pull single cells back")
         several = targets.view(len(inputs), -1)  # [N, K]
@@ -128,22 +149,19 @@ def disconnected(
     Returns:
         A score for every cell. `extras["outside"]` is the largest |attribution| outside of the cell over the largest
         anywhere: 0 for DiFull if the method keeps to what can influence the logit.
+
+    Examples:
+        >>> disconnected(model, pictures, grids, contributions).extras["outside"].max()  # doctest: +SKIP
     """
     if isinstance(attribute, Tensor):
         maps = attribute.detach().cpu()
     else:
         cut = Disconnected(bare(model), grids.size, part).eval()
         images = like(model, grids.images(pictures))
-        settings = getattr(getattr(attribute, "method", attribute), "settings", None)
-        inputs = (
-            images
-            if settings is not None and space_of(settings, bare(model)) == "image"
-            else network_input(model, images)
-        )
         with torch.no_grad():
-            classes = cut(inputs[:1]).shape[1] // grids.size**2
+            classes = cut(images[:1]).shape[1] // grids.size**2
         heads = grids.classes + classes * torch.arange(grids.size**2)  # [G, size²]
-        maps = maps_of_cells(cut, inputs, heads, attribute)
+        maps = maps_of_cells(cut, images, heads, attribute)
     scores = cell_shares(maps, grids.size)
     own = cell_masks(grids.size, maps.shape[2], maps.shape[3])
     size = maps.abs().double().flatten(2)
@@ -152,9 +170,9 @@ def disconnected(
     return replace(scores, metric="dipart" if part else "difull", extras=extras)
 
 
-def _run(given: Sample, part: bool) -> Scores:
-    assert given.grids is not None
-    return disconnected(given.model, given.pictures, given.grids, given.attribute, part=part)
+def _run(sample: Sample, part: bool) -> Scores:
+    assert sample.grids is not None
+    return disconnected(sample.model, sample.pictures, sample.grids, sample.attribute, part=part)
 
 
 DIFULL = Metric(

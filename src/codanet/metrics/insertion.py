@@ -36,6 +36,9 @@ def deletion(
         attribute: (model, images, targets) -> maps [N, H, W], or the maps themselves.
         seed: Decides between pixels of the same value.
         batch_size: Images in the model at a time; by default it follows from their size.
+
+    Examples:
+        >>> deletion(model, images, labels, contributions).mean  # doctest: +SKIP
     """
     inputs = network_input(model, images)
     maps = maps_of(attribute, model, images, targets)
@@ -62,6 +65,9 @@ def insertion(
         attribute: (model, images, targets) -> maps [N, H, W], or the maps themselves.
         seed: Decides between pixels of the same value.
         batch_size: Images in the model at a time; by default it follows from their size.
+
+    Examples:
+        >>> insertion(model, images, labels, contributions).mean  # doctest: +SKIP
     """
     maps = maps_of(attribute, model, images, targets)
     before = network_input(model, blurred(images))
@@ -97,7 +103,7 @@ INSERTION = Metric(
     True,
     "area under the true class's probability while a blurred image gets its pixels back, most important first",
     "maps",
-    lambda given: insertion(given.model, given.images, given.labels, given.maps, seed=given.seed),
+    lambda sample: insertion(sample.model, sample.images, sample.labels, sample.maps, seed=sample.seed),
 )
 DELETION = Metric(
     "deletion",
@@ -105,5 +111,5 @@ DELETION = Metric(
     False,
     "area under the true class's probability while all pixels are removed, most important first",
     "maps",
-    lambda given: deletion(given.model, given.images, given.labels, given.maps, seed=given.seed),
+    lambda sample: deletion(sample.model, sample.images, sample.labels, sample.maps, seed=sample.seed),
 )

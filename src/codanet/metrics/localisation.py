@@ -78,6 +78,9 @@ def localisation(
 
     Returns:
         A score for every cell. A map without positive values scores 0, one that is not finite fails; both are noted.
+
+    Examples:
+        >>> localisation(model, pictures, make_grids(sure, 50, 3), contributions).mean  # doctest: +SKIP
     """
     if isinstance(attribute, Tensor):
         return cell_shares(attribute.detach().cpu(), grids.size)
@@ -97,14 +100,14 @@ def maps_of_cells(model: nn.Module, images: Tensor, targets: Tensor, attribute: 
         maps = attribute(model, images.repeat_interleave(targets.shape[1], 0), targets.flatten())
     wanted = (*targets.shape, *images.shape[2:])
     if not isinstance(maps, Tensor) or maps.numel() != wanted[0] * wanted[1] * wanted[2] * wanted[3]:
-        given = list(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
-        raise ValueError(f"the maps are {given} for {len(targets)} grids {list(images.shape)}: give a map per cell")
+        shape = list(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
+        raise ValueError(f"the maps are {shape} for {len(targets)} grids {list(images.shape)}: give a map per cell")
     return maps.detach().cpu().view(wanted)
 
 
-def _run(given: Sample) -> Scores:
-    assert given.grids is not None
-    return localisation(given.model, given.pictures, given.grids, given.attribute)
+def _run(sample: Sample) -> Scores:
+    assert sample.grids is not None
+    return localisation(sample.model, sample.pictures, sample.grids, sample.attribute)
 
 
 LOCALISATION = Metric(

@@ -28,6 +28,6 @@ def maps_of(attribute: Attribute | Tensor, model: nn.Module, images: Tensor, tar
     maps = attribute if isinstance(attribute, Tensor) else attribute(model, like(model, images), targets)
     wanted = (len(images), *images.shape[2:])
     if not isinstance(maps, Tensor) or tuple(maps.shape) != wanted:
-        given = list(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
-        raise ValueError(f"the maps are {given} for images {list(images.shape)}: they must be {list(wanted)}")
+        shape = list(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
+        raise ValueError(f"the maps are {shape} for images {list(images.shape)}: they must be {list(wanted)}")
     return maps.detach().double().cpu()

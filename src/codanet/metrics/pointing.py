@@ -41,6 +41,9 @@ def pointing(model: nn.Module, pictures: Pictures, grids: Grids, attribute: Attr
         pictures: The images that the grids are made of.
         grids: Which of them stand where.
         attribute: (model, images, targets) -> maps, or the maps themselves, [G, size², size·H, size·W].
+
+    Examples:
+        >>> pointing(model, pictures, grids, contributions).mean  # doctest: +SKIP
     """
     if isinstance(attribute, Tensor):
         maps = attribute.detach().cpu()
@@ -50,14 +53,14 @@ def pointing(model: nn.Module, pictures: Pictures, grids: Grids, attribute: Attr
     return hits("pointing", maps.flatten(0, 1), own.repeat(len(maps), 1, 1), unit=grids.size**2)
 
 
-def _on_grids(given: Sample) -> Scores:
-    assert given.grids is not None
-    return pointing(given.model, given.pictures, given.grids, given.attribute)
+def _on_grids(sample: Sample) -> Scores:
+    assert sample.grids is not None
+    return pointing(sample.model, sample.pictures, sample.grids, sample.attribute)
 
 
-def _on_boxes(given: Sample) -> Scores:
-    boxes = given.pictures.boxes(list(given.indices))
-    return hits("pointing-box", given.maps, box_masks(boxes, given.maps.shape[1], given.maps.shape[2]))
+def _on_boxes(sample: Sample) -> Scores:
+    boxes = sample.pictures.boxes(list(sample.indices))
+    return hits("pointing-box", sample.maps, box_masks(boxes, sample.maps.shape[1], sample.maps.shape[2]))
 
 
 POINTING = Metric(

@@ -107,8 +107,8 @@ def confident_images(found: Scores, threshold: float = 0.5) -> dict[int, list[in
     return dict(sorted(chosen.items()))
 
 
-def _run(given: Sample) -> Scores:
-    return predict(given.model, given.pictures, given.indices[0], given.indices[-1] + 1).scores()
+def _run(sample: Sample) -> Scores:
+    return predict(sample.model, sample.pictures, sample.indices[0], sample.indices[-1] + 1).scores()
 
 
 ACCURACY = Metric(

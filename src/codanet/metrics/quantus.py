@@ -1,6 +1,6 @@
 """Quantus's metrics by name, `quantus:pixel-flipping`, with settings, `quantus:sufficiency:threshold=0.5`.
 
-What of Quantus 0.6 does not work as it is, is mended here on a copy of the metric: the area under a curve (numpy 2.4
+What does not work in Quantus 0.6 is fixed here on a copy of the metric: the area under a curve (numpy 2.4
 has no trapz), IROF (a mask of one channel for an input of several) and SmoothMPRT (asks Quantus for maps, not the
 function that it was given). Completeness is refused, for it compares floating-point sums by ==.
 """
@@ -12,7 +12,8 @@ import copy
 import inspect
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -36,14 +37,14 @@ SMOOTH, IROF, COMPLETENESS = "SmoothMPRT", "IROF", "Completeness"
 OLD_NAMES = ("ModelParameterRandomisation",)
 # A score per image, removed pixels at 0, and a row of pixels at a time, so that an image takes 6H passes, not 6HW.
 OURS: dict[str, Callable[[Sample], object]] = {
-    "return_aggregate": lambda given: False,
-    "disable_warnings": lambda given: True,
-    "display_progressbar": lambda given: False,
-    "perturb_baseline": lambda given: 0.0,
-    "features_in_step": lambda given: given.images.shape[-1],
-    "return_auc_per_sample": lambda given: True,
-    "return_average_correlation": lambda given: True,
-    "num_classes": lambda given: logits_of(given.model, given.images[:1]).shape[1],
+    "return_aggregate": lambda sample: False,
+    "disable_warnings": lambda sample: True,
+    "display_progressbar": lambda sample: False,
+    "perturb_baseline": lambda sample: 0.0,
+    "features_in_step": lambda sample: sample.images.shape[-1],
+    "return_auc_per_sample": lambda sample: True,
+    "return_average_correlation": lambda sample: True,
+    "num_classes": lambda sample: logits_of(sample.model, sample.images[:1]).shape[1],
 }
 
 Explain = Callable[..., NDArray[np.floating[Any]]]  # (model, inputs, targets, **kwargs) -> maps [N, 1, H, W]
@@ -93,7 +94,7 @@ def _metric(name: str) -> Metric:
         higher,
         f"{kind.__name__} of Quantus {_version()}, {kind.evaluation_category.value.lower()}" + f" ({', '.join(told)})",
         "boxes" if kind.evaluation_category.value == "Localisation" else "maps",
-        lambda given: _run(name, kind, settings, given),
+        lambda sample: _run(name, kind, settings, sample),
     )
 
 
@@ -146,27 +147,27 @@ def refuse(kind: Any) -> None:
         )
 
 
-def _run(name: str, kind: Any, settings: Mapping[str, Any], given: Sample) -> Scores:
+def _run(name: str, kind: Any, settings: Mapping[str, Any], sample: Sample) -> Scores:
     taken = _taken(kind)
-    ours = {key: value(given) for key, value in OURS.items() if key in taken}
+    ours = {key: value(sample) for key, value in OURS.items() if key in taken}
     masks = None
     if kind.evaluation_category.value == "Localisation":
-        boxes = box_masks(given.pictures.boxes(list(given.indices)), given.images.shape[2], given.images.shape[3])
+        boxes = box_masks(sample.pictures.boxes(list(sample.indices)), sample.images.shape[2], sample.images.shape[3])
         masks = boxes[:, None].numpy()
 
     def explain(model: nn.Module, inputs: Any, targets: Any, **kwargs: Any) -> NDArray[np.floating[Any]]:
         model = model.inner if isinstance(model, Probabilities) else model
         images = like(model, torch.as_tensor(np.asarray(inputs)))
-        return given.attribute(model, images, torch.as_tensor(np.asarray(targets)).long())[:, None].cpu().numpy()
+        return sample.attribute(model, images, torch.as_tensor(np.asarray(targets)).long())[:, None].cpu().numpy()
 
     try:
-        with untouched(given.model):
+        with untouched(sample.model):
             metric = kind(**{**ours, **settings})
-            inputs = network_input(given.model, given.images)
-            maps = given.maps[:, None].to(inputs.dtype).numpy()
-            model = Probabilities(given.model).eval() if _of_probabilities(kind) else given.model
-            found = scored(metric, model, inputs, given.labels, explain, {}, given.seed, maps, masks)
-            values = _values(found, len(given.labels))
+            inputs = network_input(sample.model, sample.images)
+            maps = sample.maps[:, None].to(inputs.dtype).numpy()
+            model = Probabilities(sample.model).eval() if _of_probabilities(kind) else sample.model
+            found = scored(metric, model, inputs, sample.labels, explain, {}, sample.seed, maps, masks)
+            values = _values(found, len(sample.labels))
     except Exception as error:  # whatever its code meets; what is ours has been checked before
         raise DoesNotFit(f"{name} cannot be measured ({type(error).__name__}: {reason(error)})") from error
     finite = values.isfinite()
@@ -215,25 +216,22 @@ def scored(
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 (Quantus draws from it)
     torch.manual_seed(seed)
-    return _mended(metric, explain)(
-        model=model,
-        x_batch=inputs.detach().cpu().numpy(),
-        y_batch=targets.cpu().numpy(),
-        a_batch=maps,
-        s_batch=masks,
-        channel_first=True,
-        softmax=False,
-        explain_func=explain,
-        explain_func_kwargs=dict(kwargs),
-        device=str(inputs.device),
-    )
+    with _areas():
+        return _mended(metric, explain)(
+            model=model,
+            x_batch=inputs.detach().cpu().numpy(),
+            y_batch=targets.cpu().numpy(),
+            a_batch=maps,
+            s_batch=masks,
+            channel_first=True,
+            softmax=False,
+            explain_func=explain,
+            explain_func_kwargs=dict(kwargs),
+            device=str(inputs.device),
+        )
 
 
 def _mended(metric: Any, explain: Explain) -> Any:
-    import quantus
-
-    if not hasattr(np, "trapz"):
-        quantus.helpers.utils.calculate_auc = _area
     kinds = {kind.__name__ for kind in type(metric).__mro__}
     if kinds.isdisjoint({IROF, SMOOTH}):
         return metric
@@ -244,6 +242,20 @@ def _mended(metric: Any, explain: Explain) -> Any:
     if SMOOTH in kinds:
         metric.explain_smooth_batch_numpy = lambda **given: _smoothed(metric, explain, **given)
     return metric
+
+
+@contextmanager
+def _areas() -> Iterator[None]:
+    """Quantus's areas under curves by a function that numpy still has; afterwards Quantus is as it was."""
+    import quantus
+
+    before = quantus.helpers.utils.calculate_auc
+    if not hasattr(np, "trapz"):
+        quantus.helpers.utils.calculate_auc = _area
+    try:
+        yield
+    finally:
+        quantus.helpers.utils.calculate_auc = before
 
 
 def _area(values: Any, dx: int = 1, batched: bool = False) -> Any:

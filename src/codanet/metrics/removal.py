@@ -41,13 +41,16 @@ def removal(
         attribute: (model, images, targets) -> maps [N, H, W], or the maps themselves.
         first: "least" (higher is better) or "most" important pixels first (lower is better). The least important ones
             have the smallest values, so the most negative go first.
-        share: Of the pixels, to be removed in all.
-        points: Steps in which they are.
+        share: The share of pixels removed by the end.
+        points: Points on the curve.
         seed: Decides between pixels of the same value.
         batch_size: Images in the model at a time; by default it follows from their size.
 
     Returns:
         Per image the mean of its curve; the curves are in `extras`, over the shares removed in `points`.
+
+    Examples:
+        >>> removal(model, images, labels, contributions).mean  # doctest: +SKIP
     """
     if first not in ("least", "most"):
         raise ValueError(f"first is {first!r}: remove the 'least' or the 'most' important pixels first")
@@ -88,8 +91,8 @@ def replacement_curves(
 
 
 def _run(first: Literal["least", "most"]) -> Callable[[Sample], Scores]:
-    return lambda given: removal(
-        given.model, given.images, given.labels, given.maps, first=first, points=given.points, seed=given.seed
+    return lambda sample: removal(
+        sample.model, sample.images, sample.labels, sample.maps, first=first, points=sample.points, seed=sample.seed
     )
 
 

@@ -78,6 +78,9 @@ def road(
 
     Returns:
         Per image the mean over 10%, 20%, … 90% of the pixels; the curves are in `extras`, over the shares in `points`.
+
+    Examples:
+        >>> road(model, images, labels, contributions).mean  # doctest: +SKIP
     """
     chosen, maps = checked_targets(images, targets), maps_of(attribute, model, images, targets)
     finite = maps.flatten(1).isfinite().all(1)
@@ -106,5 +109,5 @@ ROAD = Metric(
     "mean probability of the true class while 10% to 90% of the pixels, the most important first, are filled in from "
     "their neighbours (Rong et al. 2022)",
     "maps",
-    lambda given: road(given.model, given.images, given.labels, given.maps, seed=given.seed),
+    lambda sample: road(sample.model, sample.images, sample.labels, sample.maps, seed=sample.seed),
 )

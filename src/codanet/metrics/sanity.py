@@ -76,10 +76,13 @@ def sanity(
         targets: The class of each image, [N].
         attribute: (model, images, targets) -> maps [N, H, W].
         seed: Of the new parameters.
-        most_steps: In which all layers are re-initialised, at most.
+        most_steps: The largest number of steps in which all layers are re-initialised.
 
     Returns:
         The likeness of each map with the one of the trained model, after every step.
+
+    Examples:
+        >>> sanity(model, images, labels, contributions).mean  # doctest: +SKIP
     """
     images = like(model, images)
     broken = copy.deepcopy(model)
@@ -141,9 +144,9 @@ def similarity(one: np.ndarray, other: np.ndarray) -> float:
     return float(structural_similarity(*scaled, data_range=1.0, win_size=window))
 
 
-def _run(given: Sample) -> Scores:
-    check = sanity(given.model, given.images, given.labels, given.attribute, seed=given.seed)
-    given.keep(check)
+def _run(sample: Sample) -> Scores:
+    check = sanity(sample.model, sample.images, sample.labels, sample.attribute, seed=sample.seed)
+    sample.keep(check)
     return check.scores
 
 

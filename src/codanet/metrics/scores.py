@@ -16,16 +16,29 @@ RESAMPLES_AT_ONCE = 50
 
 @dataclass(frozen=True)
 class Scores:
-    """Per-sample values of one metric, NaN where a sample failed; `notes` says why, and what else was odd.
+    """Per-sample values of one metric.
 
-    `extras` are more numbers of each sample, such as curves [n, K] over the shared `points` [K]. `unit` values in a row
-    belong to one independent unit: the 9 scores of a 3x3 grid come from one picture and one forward pass.
+    Args:
+        metric: Its name.
+        values: float64 [n], NaN where a sample failed.
+        notes: Why it did, or what else was odd, [n]; "" where there is nothing to say.
+        extras: More numbers of each sample, [n, ...], such as curves [n, K].
+        points: What the curves are over, [K].
+        unit: So many values in a row belong together: the 9 scores of a 3x3 grid come from one picture and one
+            forward pass, so that intervals are over grids.
+
+    Raises:
+        ValueError: If there is not a note for every value, or a unit is cut.
+
+    Examples:
+        >>> Scores("accuracy", torch.tensor([1.0, 0.0]).double(), ("", "")).mean
+        0.5
     """
 
     metric: str
-    values: Tensor  # float64 [n]
-    notes: tuple[str, ...]  # [n], "" where there is nothing to say
-    extras: Mapping[str, Tensor] = field(default_factory=dict)  # [n, ...]
+    values: Tensor
+    notes: tuple[str, ...]
+    extras: Mapping[str, Tensor] = field(default_factory=dict)
     points: Tensor | None = None
     unit: int = 1
 

@@ -9,6 +9,8 @@ from types import TracebackType
 
 from .._support.messages import nearest
 
+USUAL_SIDE = 224  # in pixels, where neither a model nor its user says another
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -133,6 +135,10 @@ ARCHITECTURES = {
 }
 
 
+# What the networks are called that CoDA-Nets are compared with (models/peers, which needs PyTorch).
+PEER_NAMES = ("resnet20", "resnet56", "wrn_28_2", "vgg19_bn", "senn", "bcos_resnet20")
+
+
 class Registration:
     """What `register_model` returns: forget the name again with `remove()`, or at the end of a `with` block."""
 
@@ -162,7 +168,7 @@ def register_model(name: str, architecture: Architecture) -> Registration:
         A handle whose `remove()` forgets the name again; it also works as a context manager.
 
     Raises:
-        ValueError: If the name is taken or empty, or the architecture has no layers.
+        ValueError: If the name is taken, also by a peer, or empty, or the architecture has no layers.
 
     Examples:
         >>> import codanet
@@ -175,6 +181,8 @@ def register_model(name: str, architecture: Architecture) -> Registration:
         raise ValueError(f"a model was registered as {name!r}: give it a name, such as 'my_coda'")
     if name in ARCHITECTURES:
         raise ValueError(f"a model named {name!r} is registered already: choose another name, or remove that one first")
+    if name in PEER_NAMES:
+        raise ValueError(f"{name!r} is the name of a peer, which training would take instead: choose another name")
     if not isinstance(architecture, Architecture) or not architecture.layers:
         raise ValueError(f"{name!r} was registered as {architecture!r}: give a codanet.Architecture with layers")
     ARCHITECTURES[name] = architecture

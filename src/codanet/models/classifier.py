@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from .hybrid import HybridNet
-from .network import bare
+from .network import CoDANet, bare
 from .self_explaining import SelfExplaining, encodes, one_vs_all
 
 PIXELS_AT_ONCE = 1 << 17  # in one forward pass: 128 images of 32x32
@@ -59,6 +60,16 @@ def log_odds(model: nn.Module, logits: Tensor, classes: Tensor) -> Tensor:
         return own
     others = logits.scatter(1, classes[:, None], -torch.inf).logsumexp(1)
     return (own - others).nan_to_num(nan=torch.nan)  # infinite for a single class, which a file cannot hold
+
+
+def explaining(model: nn.Module, name: str) -> CoDANet:
+    """The model, if it explains its own decisions; of the peers only B-cos networks do."""
+    if not callable(getattr(model, "explain", None)):
+        raise ValueError(
+            f"{name} holds a {type(model).__name__}, which has no explanations of its own: codanet evaluate measures "
+            "those of other methods"
+        )
+    return cast(CoDANet, model)
 
 
 def network_input(model: nn.Module, images: Tensor) -> Tensor:

@@ -16,9 +16,25 @@ def exact_words(layer: str, stride: int) -> str:
 
 @dataclass(frozen=True)
 class FeatureExplanation(Explanation):
-    """logits[n, targets] = Σ contributions + bias, exactly, over the features of a layer: inputs [N, C', h, w]."""
+    """logits[n, targets] = Σ contributions + bias, exactly, over the features of a layer.
 
-    photographs: Tensor | None = None  # [N, 3, H, W]
+    Args:
+        logits: Of all classes, [N, classes].
+        targets: The explained ones, [N] or [N, K].
+        rows: Of W / T, [N, (K,) C', h, w].
+        inputs: The encoded features, [N, C', h, w].
+        bias: b0, which no feature adds.
+        class_names: One for each class.
+        photographs: What was shown to the backbone, [N, 3, H, W]; None if features were explained.
+        layer: Of the backbone.
+        stride: Pixels from one position of the features to the next.
+
+    Examples:
+        >>> codanet.load("waste").explain(images).exact_for  # doctest: +SKIP
+        'exact over the features of blocks.10, stride 16'
+    """
+
+    photographs: Tensor | None = None
     layer: str = ""
     stride: int = 1
 
@@ -54,6 +70,8 @@ class FeatureExplanation(Explanation):
     def joined(cls, parts: Sequence[Explanation]) -> "FeatureExplanation":
         whole = super().joined(parts)
         assert isinstance(whole, FeatureExplanation)
+        if whole.photographs is None:  # features were explained
+            return whole
         return replace(whole, photographs=torch.cat([part.images for part in parts]))
 
     def part(self, images: int | slice, targets: slice = slice(None)) -> "FeatureExplanation":

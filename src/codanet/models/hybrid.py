@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from .._support.messages import nearest
 from ..dau import DAUConv2d
+from .architectures import USUAL_SIDE
 from .explanation import Target
 from .feature_explanation import FeatureExplanation, exact_words
 from .network import LOGIT_BIAS, CoDANet, Layer
@@ -117,11 +118,28 @@ BACKBONES = {
 class HybridNet(CoDANet):
     """Images [N, C, H, W] in [0, 1], or encoded features [N, C', h, w], to logits [N, classes].
 
-    features: images to maps, a backbone as far as the layer. It stays in eval mode, so that its batch norms keep what
-        they learnt, and is frozen unless its parameters are set free.
-    layers: of Dynamic Alignment Units; the last one's units are the classes.
-    encoding: "signed" features φ, or "split" into [φ⁺, φ⁻].
-    backbone, layer: the names to be told.
+    Args:
+        features: Images to maps: a backbone as far as the layer. It stays in eval mode, so that its batch norms keep
+            what they learnt, and is frozen unless its parameters are set free.
+        layers: Of Dynamic Alignment Units; the last one's units are the classes.
+        image_channels: 3 for RGB, 1 for grey.
+        image_size: The side, or (height, width), of the images that it is meant for.
+        temperature: T, by which the summed output is divided.
+        logit_bias: b0, the same for all classes.
+        encoding: "signed" features φ, or "split" into [φ⁺, φ⁻].
+        class_names: One for each class.
+        backbone: Its name, for messages and files.
+        layer: Where it is cut, likewise.
+        name: Of the network.
+        provenance: Where it comes from; kept in files.
+
+    Raises:
+        ValueError: If the encoding is unknown, or the layer gives no map [N, C, h, w].
+
+    Examples:
+        >>> net = HybridNet(nn.Conv2d(3, 8, 3, stride=2, padding=1), head_layers(2, (4,), rank=2), image_size=16)
+        >>> net.explain(torch.rand(1, 3, 16, 16)).exact_for
+        'exact over the features of features, stride 2'
     """
 
     encodes = False  # it computes on features, and is given images
@@ -133,7 +151,7 @@ class HybridNet(CoDANet):
         layers: tuple[Layer, ...] | list[Layer],
         *,
         image_channels: int = 3,
-        image_size: tuple[int, int] | int = 224,
+        image_size: tuple[int, int] | int = USUAL_SIDE,
         temperature: float = 64.0,
         logit_bias: float = LOGIT_BIAS,
         encoding: str = "signed",
@@ -276,9 +294,20 @@ def hybrid(
 ) -> HybridNet:
     """Dynamic Alignment layers, untrained, on a frozen copy of a backbone up to a layer.
 
-    backbone: "efficientnet_lite0", "resnet56", or any module that takes images [N, C, H, W] in [0, 1].
-    layer: its name in `backbone.named_modules()`; of a named backbone the usual one if not given.
-    num_classes: as many as there are class names, if not given.
+    Args:
+        backbone: "efficientnet_lite0", "resnet56", or any module that takes images [N, C, H, W] in [0, 1].
+        layer: Its name in `backbone.named_modules()`; a named backbone's usual one if not given.
+        num_classes: The number of class names if not given.
+        units: Units of each 3x3 layer below the classes.
+        rank: r of every layer.
+        image_size: The side, or (height, width); the backbone's own, or else 224.
+        image_channels: 3 for RGB, 1 for grey.
+        temperature: T, by which the summed output is divided.
+        encoding: "signed" features, or "split" into positive and negative parts.
+        class_names: One for each class.
+
+    Raises:
+        ValueError: If backbone, layer or encoding is unknown, or neither num_classes nor class_names are given.
 
     Examples:
         >>> model = hybrid("efficientnet_lite0", class_names=("cat", "dog"))
@@ -301,7 +330,7 @@ def hybrid(
         cut(network, layer),
         head_layers(num_classes, units, rank),
         image_channels=image_channels,
-        image_size=image_size or 224,
+        image_size=image_size or USUAL_SIDE,
         temperature=temperature,
         encoding=encoding,
         class_names=class_names,

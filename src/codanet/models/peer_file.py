@@ -1,25 +1,21 @@
 """A peer in one safetensors file, with its name, classes and provenance in the header."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
 from torch import Tensor
 
-from .._support.files import replacing
 from .._support.limits import shown
 from .._support.version import __version__
-from .digest import content_digest
 from .peers import Peer, create_peer
 
 PEER_FORMAT = 3
 
 
-def save_peer(model: Peer, path: Path, provenance: Mapping[str, Any], header: str, digest: str) -> None:
-    """`header` and `digest` name the fields of the file's metadata."""
-    facts = {
+def described_peer(model: Peer) -> dict[str, Any]:
+    """Its header."""
+    return {
         "format": PEER_FORMAT,
         "version": __version__,
         "name": model.name,
@@ -27,12 +23,7 @@ def save_peer(model: Peer, path: Path, provenance: Mapping[str, Any], header: st
         "image_channels": model.image_channels,
         "image_size": model.image_size,
         "class_names": model.class_names,
-        "provenance": {**model.provenance, **provenance},
     }
-    words = json.dumps(facts)
-    tensors = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
-    with replacing(path) as part:
-        save_file(tensors, part, metadata={header: words, digest: content_digest(words, tensors)})
 
 
 def untrained_peer(path: Path, header: Mapping[str, Any]) -> Peer:

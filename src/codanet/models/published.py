@@ -86,14 +86,22 @@ def _state_dict(source: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping[s
             state = torch.load(source, map_location="cpu", weights_only=True)
         except Exception as error:  # torch.load raises whatever its unpickler meets
             raise ValueError(f"{source} cannot be read as plain tensors ({type(error).__name__}): refused") from None
-    while isinstance(state, Mapping) and not any(isinstance(key, str) and _PUBLISHED.match(key) for key in state):
-        nested = [value for value in state.values() if isinstance(value, Mapping)]
-        if len(nested) != 1:
-            raise ValueError(f"{_label(source)} has no weighting_f.0.weight: it is not in the published code's layout")
-        state = nested[0]
     if not isinstance(state, Mapping):
         raise ValueError(f"{_label(source)} holds {type(state).__name__}: a mapping of names to tensors is needed")
-    return state
+    found = _published_in(state)
+    if not found:
+        raise ValueError(f"{_label(source)} has no weighting_f.0.weight: it is not in the published code's layout")
+    if len(found) > 1:
+        raise ValueError(f"{_label(source)} holds {len(found)} networks: give the state dict of one")
+    return found[0]
+
+
+def _published_in(state: Mapping[Any, Any], depth: int = 4) -> list[Mapping[str, Any]]:
+    """The state dicts in it: itself, or what lies beside an epoch, an optimiser and the like."""
+    if any(isinstance(key, str) and _PUBLISHED.match(key) for key in state):
+        return [state]
+    nested = [value for value in state.values() if isinstance(value, Mapping)] if depth else []
+    return [found for value in nested for found in _published_in(value, depth - 1)]
 
 
 def _label(source: object) -> str:

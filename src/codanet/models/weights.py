@@ -23,7 +23,7 @@ from .digest import content_digest
 from .hybrid import HybridNet, channels_last
 from .hybrid_file import described, halved, in_one_precision, read_features, untrained
 from .network import CoDANet, Layer
-from .peer_file import PEER_FORMAT, fill, save_peer, untrained_peer
+from .peer_file import PEER_FORMAT, described_peer, fill, untrained_peer
 from .peers import Peer
 from .weight_files import weights_file
 
@@ -44,7 +44,7 @@ def save(
     """Write a model to one file, all of it or nothing, with its architecture, class names and provenance.
 
     Args:
-        model: A CoDANet whose `rescale` is a name; a function cannot be kept in a file.
+        model: A CoDANet whose `rescale` is a name, as a function cannot be kept in a file; or a peer.
         path: Where to write, usually ending in .safetensors. A file that is there is replaced.
         provenance: Text, numbers and lists to keep in the header besides the model's own: data, settings, accuracy.
         half_backbone: Keep the filters of a hybrid's backbone in float16: half the size, and read back as float32.
@@ -60,14 +60,32 @@ def save(
         >>> codanet.save(codanet.create_model("nano_coda"), "model.safetensors")  # doctest: +SKIP
         PosixPath('model.safetensors')
     """
-    if isinstance(model, Peer):
-        save_peer(model, Path(path), provenance or {}, HEADER, DIGEST)
-        return Path(path)
-    if not isinstance(model.rescale, str):
-        raise ValueError("this model rescales with a function, which a file cannot hold: use 'sq', 'l2' or 'l1'")
     path = Path(path)
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the name of a file, such as {path / 'model.safetensors'}")
+    if half_backbone and not isinstance(model, HybridNet):
+        raise ValueError("half_backbone is for hybrids, and this model has no backbone: leave it out")
+    header = described_peer(model) if isinstance(model, Peer) else _described(model)
+    header["provenance"] = {**model.provenance, **(provenance or {})}
+    kept = model.state_dict() if isinstance(model, Peer) else _kept(model)
+    tensors = {key: value.detach().cpu().contiguous() for key, value in kept.items()}
+    tensors = halved(tensors) if half_backbone else tensors
+    try:
+        words = json.dumps(header)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the provenance cannot be written as JSON ({error}): give text, numbers and lists") from None
+    try:
+        with replacing(path) as part:
+            save_file(tensors, part, metadata={HEADER: words, DIGEST: content_digest(words, tensors)})
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{path} could not be written ({error}): make room or choose another place") from None
+    return path
+
+
+def _described(model: CoDANet) -> dict[str, Any]:
+    """The header of a CoDA-Net, or of a hybrid."""
+    if not isinstance(model.rescale, str):
+        raise ValueError("this model rescales with a function, which a file cannot hold: use 'sq', 'l2' or 'l1'")
     header = {
         "format": FORMAT,
         "version": __version__,
@@ -80,24 +98,8 @@ def save(
         "rescale": model.rescale,
         "bias": model.layers[0].has_bias,
         "class_names": model.class_names,
-        "provenance": {**model.provenance, **(provenance or {})},
     }
-    tensors = {key: value.detach().cpu().contiguous() for key, value in _kept(model).items()}
-    if isinstance(model, HybridNet):
-        header |= {"format": HYBRID_FORMAT, "hybrid": described(model)}
-    elif half_backbone:
-        raise ValueError("half_backbone is for hybrids, and this model has no backbone: leave it out")
-    tensors = halved(tensors) if half_backbone else tensors
-    try:
-        words = json.dumps(header)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"the provenance cannot be written as JSON ({error}): give text, numbers and lists") from None
-    try:
-        with replacing(path) as part:
-            save_file(tensors, part, metadata={HEADER: words, DIGEST: content_digest(words, tensors)})
-    except (OSError, SafetensorError) as error:
-        raise ValueError(f"{path} could not be written ({error}): make room or choose another place") from None
-    return path
+    return header | {"format": HYBRID_FORMAT, "hybrid": described(model)} if isinstance(model, HybridNet) else header
 
 
 def _kept(model: CoDANet) -> dict[str, Tensor]:
@@ -151,21 +153,21 @@ def load(path: str | os.PathLike[str], *, compile: bool = False, backbone: nn.Mo
     header, tensors, metadata = _read(path)
     if not isinstance(header, Mapping):
         raise ValueError(f"{path} has a header that is not a mapping: it is damaged, so save the model again")
-    if header.get("format") == PEER_FORMAT:
+    if header.get("format") not in (FORMAT, HYBRID_FORMAT, PEER_FORMAT):
+        raise ValueError(
+            f"{path} has format {header.get('format')!r}, this version reads {FORMAT}, {HYBRID_FORMAT} and "
+            f"{PEER_FORMAT}: update codanet"
+        )
+    if header["format"] != HYBRID_FORMAT and backbone is not None:
+        raise ValueError(f"{path} holds no hybrid, so it stands on no backbone: leave backbone out")
+    if header["format"] == PEER_FORMAT:
+        if compile:
+            raise ValueError(f"{path} holds a peer, and only CoDA-Nets are compiled here: leave compile out")
         peer = untrained_peer(path, header)
         check_tensors(path, peer.state_dict(), tensors)
         _check_digest(path, metadata, tensors)
         return cast(CoDANet, fill(peer, tensors))  # used as one: it takes images and explains what it can
-    if header.get("format") not in (FORMAT, HYBRID_FORMAT):
-        raise ValueError(
-            f"{path} has format {header.get('format')!r}, this version reads {FORMAT} and {HYBRID_FORMAT}: update "
-            "codanet"
-        )
-    features = None
-    if header["format"] == HYBRID_FORMAT:
-        features = read_features(path, header.get("hybrid"), backbone)
-    elif backbone is not None:
-        raise ValueError(f"{path} holds no hybrid, so it stands on no backbone: leave backbone out")
+    features = read_features(path, header.get("hybrid"), backbone) if header["format"] == HYBRID_FORMAT else None
     try:
         model = _untrained(header, features)
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError) as error:

@@ -9,6 +9,7 @@ from ..dau import Rescale
 from .architectures import ARCHITECTURES, architecture
 from .hybrid import HybridNet
 from .network import CoDANet, Layer
+from .peers import Peer
 from .weight_files import list_shipped
 from .weights import load
 
@@ -93,6 +94,8 @@ def create_model(
             raise ValueError(f"{name!r} names trained weights: pass pretrained=True, or use codanet.load({name!r})")
         return _untrained(name, num_classes, recompute, options)
     trained = _shipped(name) if pretrained is True else load(pretrained)
+    if isinstance(trained, Peer):
+        raise ValueError(f"{pretrained} holds a peer, {trained.name!r}, which is no CoDA-Net: use codanet.load")
     if isinstance(trained, HybridNet):
         if num_classes not in (None, trained.num_classes) or recompute or options:
             raise ValueError(f"{name!r} is a hybrid, which is taken as it was trained: leave the options out")

@@ -30,15 +30,36 @@ STYLES = ("map", "overlay", "weights")
 
 
 def colour_scale(values: Tensor | ArrayLike) -> float:
-    """v of the scale (-v, v): the 99.75th percentile of the absolute values of everything shown; never 0."""
+    """v of the scale (-v, v) that maps are shown on: the 99.75th percentile of their absolute values; never 0.
+
+    Args:
+        values: Maps of any shape, everything that is to share the scale.
+
+    Raises:
+        ValueError: If they are empty or not finite.
+
+    Examples:
+        >>> colour_scale([[0.0, -2.0]]) <= 2
+        True
+    """
     magnitudes = np.abs(finite_array(values))
     return float(np.percentile(magnitudes, PERCENTILE)) or float(magnitudes.max()) or 1.0
 
 
 def heatmap(values: Tensor | ArrayLike, scale: float | None = None, palette: str = "red-blue") -> NDArray[np.uint8]:
-    """Maps [H, W] or [N, H, W] as RGB [N, H, W, 3]: positive red, negative blue, zero white.
+    """Maps as RGB [N, H, W, 3]: positive red, negative blue, zero white.
 
-    The colours are linear over (-scale, scale). Without a scale all maps share that of `colour_scale`.
+    Args:
+        values: [H, W] or [N, H, W].
+        scale: The colours are linear over (-scale, scale); `colour_scale` of all maps if not given.
+        palette: "red-blue" or, for those who confuse red and green, "orange-purple".
+
+    Raises:
+        ValueError: If values are not finite, or the palette is unknown.
+
+    Examples:
+        >>> heatmap([[0.0, 1.0]], scale=1)[0, 0, 0].tolist()
+        [255, 255, 255]
     """
     colours, maps = diverging(palette), _maps(values)
     picture: NDArray[np.uint8] = colours((_relative(maps, scale) + 1) / 2, bytes=True)[..., :3]
@@ -72,10 +93,21 @@ def overlay(
     palette: str = "red-blue",
     strength: float = 1.0,
 ) -> NDArray[np.uint8]:
-    """Maps [N, H, W] over their images [N, C, H, W] as RGB [N, H, W, 3].
+    """Maps over their images in light grey, as RGB [N, H, W, 3]: the more a pixel contributes, the more it covers.
 
-    The image is shown in light grey. A pixel covers it the more, the more it contributes, wholly at `strength` 1 and
-    |value| = scale; at strength 0 only the image is seen.
+    Args:
+        images: [N, C, H, W] in [0, 1].
+        values: Maps [N, H, W].
+        scale: A pixel of that size covers the image wholly; `colour_scale` of all maps if not given.
+        palette: "red-blue" or "orange-purple".
+        strength: 1, or less to let the image shine through; at 0 it is all that is seen.
+
+    Raises:
+        ValueError: If the sizes differ, or strength does not lie between 0 and 1.
+
+    Examples:
+        >>> overlay(np.zeros((1, 3, 4, 4)), np.ones((1, 4, 4))).shape
+        (1, 4, 4, 3)
     """
     if not 0 <= strength <= 1:
         raise ValueError(f"strength is {strength!r}: it must lie between 0, only the image, and 1")

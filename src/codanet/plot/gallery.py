@@ -55,8 +55,11 @@ def explain_files(
     top: int = 1,
     methods: Sequence[str] = (),
     layers: bool = False,
+    fine: bool = True,
 ) -> Iterator[Explained]:
     """In the order of the paths; for the `targets`, or else the `top` classes of each picture.
+
+    `fine`: photographs under a hybrid's map as large as they are drawn, instead of as the model sees them.
 
     `methods` to compare with are names of `codanet.attribution.METHODS`, settings changed or not: rise:masks=2000. What
     cannot be read is yielded with its error.
@@ -83,8 +86,7 @@ def explain_files(
         classes = explanation.targets.view(len(images), -1)
         others = {}
         for spec in others_wanted:
-            maps = [attribute(model, images, each, spec.settings) for each in classes.unbind(1)]
-            others[spec.title] = torch.stack(maps, 1)
+            others[spec.title] = attribute(model, images, classes, spec.settings)  # [N, K, H, W], from the same passes
         from_layers = layer_contributions(model, images, classes[:, 0]) if layers else []
         for index, (path, _, _) in enumerate(batch):
             one = slice(index, index + 1)
@@ -95,7 +97,7 @@ def explain_files(
                 [maps[one] for maps in from_layers],
             )
 
-    read = partial(_read, model=model, size=(height, width))
+    read = partial(_read, model=model, size=(height, width), fine=fine)
     waiting: list[Explained | tuple[Path, Tensor, Tensor]] = []
     for each in ahead(read, paths, READERS, 2 * size):
         waiting.append(each)
@@ -115,11 +117,11 @@ def _in_order(
         yield each if isinstance(each, Explained) else next(results)
 
 
-def _read(path: Path, model: CoDANet, size: tuple[int, int]) -> Explained | tuple[Path, Tensor, Tensor]:
+def _read(path: Path, model: CoDANet, size: tuple[int, int], fine: bool) -> Explained | tuple[Path, Tensor, Tensor]:
     """The picture as the model sees it, and as it is shown: of a photograph more is to be seen."""
     try:
         image = read_image(path, size=size, channels=model.image_channels)
-        if not isinstance(model, HybridNet):
+        if not (fine and isinstance(model, HybridNet)):
             return path, image, image
         factor = max(1, 2 * LARGEST_CELL // max(size))
         return path, image, read_image(path, size=(factor * size[0], factor * size[1]), channels=model.image_channels)

@@ -113,6 +113,9 @@ def comparison(
         palette: As in `contribution_maps`.
         style: As there.
         scale: As there.
+
+    Examples:
+        >>> save(comparison(why, {"GradCAM": maps}), "beside.png")  # doctest: +SKIP
     """
     number, titles = len(explanation), _titles(explanation, titles)
     targets, labelled = _targets(explanation), _labelled(explanation)
@@ -156,7 +159,20 @@ def comparison(
 def picture(
     explanation: Explanation, *, palette: str = "red-blue", style: str | None = None, scale: float | None = None
 ) -> Figure:
-    """What an explanation shows of itself: one image beside its maps, several above theirs."""
+    """What an explanation shows of itself: one image beside its maps, several above theirs.
+
+    Args:
+        explanation: Of any number of images and targets.
+        palette: "red-blue" or "orange-purple".
+        style: "map", "overlay" on the image, or "weights" in colour; what suits the model if not given.
+        scale: The colours are linear over (-scale, scale) logits; that of `colour_scale` if not given.
+
+    Raises:
+        ValueError: If style or palette is unknown, or there is nothing to show.
+
+    Examples:
+        >>> save(picture(model.explain(images)), "why.png")  # doctest: +SKIP
+    """
     if len(explanation) == 1:
         return comparison(explanation, palette=palette, style=style, scale=scale)
     return contribution_maps(explanation, palette=palette, style=style, scale=scale)
@@ -165,7 +181,21 @@ def picture(
 def top_classes(
     model: CoDANet, images: Tensor, number: int = 3, *, palette: str = "red-blue", style: str | None = None
 ) -> Figure:
-    """Every image [N, C, H, W] with the maps of its `number` most probable classes, on one scale."""
+    """Every image with the maps of its most probable classes, on one scale.
+
+    Args:
+        model: A CoDA-Net.
+        images: [N, C, H, W] in [0, 1].
+        number: How many classes of each.
+        palette: "red-blue" or "orange-purple".
+        style: As in `picture`.
+
+    Raises:
+        ValueError: If the model has fewer classes.
+
+    Examples:
+        >>> top_classes(model, images, 3)  # doctest: +SKIP
+    """
     if not 1 <= number <= model.num_classes:
         raise ValueError(f"number is {number}: it must be from 1 to the model's {model.num_classes} classes")
     top = model.explain(images).logits.topk(number).indices
@@ -175,8 +205,18 @@ def top_classes(
 def multi_image(explanation: Explanation, side: int, *, palette: str = "red-blue") -> Figure:
     """An image put together of side x side others, and one map per class, at its class's place (Fig. 7).
 
-    The explanation has one image and side² targets, the classes of its cells row by row. Each map says how much of its
-    positive contribution lies in the right cell.
+    Each map says how much of its positive contribution lies in the right cell.
+
+    Args:
+        explanation: Of one image, for side² targets: the classes of its cells, row by row.
+        side: Images on a side.
+        palette: "red-blue" or "orange-purple".
+
+    Raises:
+        ValueError: If the explanation has another number of images or targets.
+
+    Examples:
+        >>> multi_image(model.explain(grid, [[3, 0, 7, 9]]), 2)  # doctest: +SKIP
     """
     targets = _targets(explanation)
     if len(explanation) != 1 or side < 1 or targets.shape[1] != side * side:

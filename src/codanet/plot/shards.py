@@ -133,9 +133,18 @@ def _fill(
 ) -> None:
     size = settings["shard"]
     missing = [n for n in range(-(-len(paths) // size)) if not shard_path(crew.folder, n).is_file()]
-    left = crew.in_order(missing)
-    with progress_bar("explaining", len(paths), shown=not quiet and crew.rank == 0, unit="pictures") as advance:
-        advance(len(paths) - sum(len(paths[n * size : (n + 1) * size]) for n in left))
+    left, shown = crew.in_order(missing), not quiet and crew.rank == 0
+    with progress_bar("explaining", len(paths), shown=shown, unit="pictures", lines=True) as advance:
+        done = 0
+
+        def count() -> None:
+            """Whatever is there, by this process or another."""
+            nonlocal done, missing
+            missing = [n for n in missing if not shard_path(crew.folder, n).is_file()]
+            before, done = done, len(paths) - sum(len(paths[n * size : (n + 1) * size]) for n in missing)
+            advance(done - before)
+
+        count()
         while left:
             busy = []
             for number in left:
@@ -146,8 +155,8 @@ def _fill(
                         _write(path, model, some, number * size, settings, targets)
                     if not mine and not path.is_file():
                         busy.append(number)
-                        continue
-                advance(len(paths[number * size : (number + 1) * size]))
+                if shown:
+                    count()
             if len(busy) == len(left):
                 time.sleep(WAIT_SECONDS)
             left = busy
@@ -165,7 +174,8 @@ def _write(
     import pyarrow.parquet as pq
 
     rows: dict[str, list[Any]] = {name: [] for name in _schema(settings, model).names}
-    for number, explained in enumerate(explain_files(model, paths, targets=targets, top=settings["top"]), first):
+    files = explain_files(model, paths, targets=targets, top=settings["top"], fine=False)
+    for number, explained in enumerate(files, first):
         for row in _rows(number, explained, settings["maps"]):
             for name, values in rows.items():
                 values.append(row.get(name))

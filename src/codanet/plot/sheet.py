@@ -172,7 +172,21 @@ def png(figure: Figure) -> bytes:
 
 
 def save(picture: Figure | Image.Image, path: str | os.PathLike[str]) -> Path:
-    """Write a figure as PNG, SVG or PDF, by the suffix, or a card as PNG; all of it or nothing."""
+    """Write a picture; all of it or nothing.
+
+    Args:
+        picture: A figure, or a card made of dots.
+        path: .png, .svg or .pdf; of a card .png.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: If the suffix is another, or the place cannot be written to.
+
+    Examples:
+        >>> save(contribution_maps(why), "why.svg")  # doctest: +SKIP
+    """
     path = Path(path)
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the name of a file, such as {path / 'why.png'}")

@@ -85,7 +85,21 @@ def layer_maps(
     titles: Sequence[str] | None = None,
     palette: str = "red-blue",
 ) -> Figure:
-    """Layer by layer, where the logit of the predicted class, or of `target`, comes from; each layer on its scale."""
+    """Layer by layer, where a logit comes from; each layer on a scale of its own.
+
+    Args:
+        model: A CoDA-Net.
+        images: [N, C, H, W] in [0, 1].
+        target: A class, or one for each image; the predicted one if not given.
+        titles: One for each image.
+        palette: "red-blue" or "orange-purple".
+
+    Raises:
+        ValueError: If a class or the palette is unknown.
+
+    Examples:
+        >>> save(layer_maps(model, images), "layers.png")  # doctest: +SKIP
+    """
     maps = layer_contributions(model, images, target)
     names = [first_name(model), *(f"layer {layer}" for layer in range(1, len(maps)))]
     shown = images if isinstance(model, HybridNet) else model.encode(images)[:, : model.image_channels]

@@ -19,10 +19,13 @@ from .._support.progress import progress_bar
 from .._support.version import __version__
 from ..data import ImageData
 from ..evaluation.models import fitting, model_digest
+from ..evaluation.records import RESULTS
 from ..evaluation.table import Row
+from ..export import load
 from ..models.network import CoDANet
-from ..models.weights import load
-from ..training.run_files import MODEL, SETTINGS
+from ..models.peers import Peer
+from ..models.weight_files import SHIPPED
+from ..training.run_files import MAPS, MODEL, SETTINGS
 from . import sections
 from .beside import beside, strongest
 from .card import IMAGES, card, corrupted_images
@@ -44,7 +47,7 @@ SURE_WRONG = (
 )
 CONFUSION = (
     "Rows are the true classes, columns what the network said. 'found' is the share of a class that was recognised, "
-    "'true' the share of what was called so that is so. Off the diagonal the red is three times as strong."
+    "'true' the share of images called that class that belong to it. Off the diagonal the red is three times as strong."
 )
 STARS = "★ marks the best method of each metric and model; intervals are bootstraps over independent units."
 
@@ -108,13 +111,13 @@ def _run(folder: Path, root: Path | None, corrupted: int, quiet: bool) -> str:
         )
     model = load(weights)
     facts = model.provenance
-    found, missing = _findings("the model", model, images({**settings}, settings.get("data_checksum"), root), quiet)
+    findings, missing = _findings("the model", model, images({**settings}, settings.get("data_checksum"), root), quiet)
     return (
-        _summary(model, facts, found)
+        _summary(model, facts, findings)
         + _missing(missing)
-        + _decisions(found)
-        + _card(model, found, "", corrupted, quiet)
-        + beside(model, found, {}, quiet=quiet)
+        + _decisions(findings)
+        + _card(model, findings, "", corrupted, quiet)
+        + beside(model, findings, {}, quiet=quiet)
         + sections.section("Training", curves)
         + sections.section("Maps as training went on", _maps(folder))
         + sections.section(
@@ -125,10 +128,10 @@ def _run(folder: Path, root: Path | None, corrupted: int, quiet: bool) -> str:
 
 
 def _evaluation(folder: Path, root: Path | None, corrupted: int, quiet: bool) -> str:
-    results = read_json(folder / "results.json")
-    rows, made = results.get("rows"), results.get("provenance")
-    if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows) or not isinstance(made, Mapping):
-        raise ValueError(f"{folder / 'results.json'} has no rows of measurements: evaluate again")
+    results = read_json(folder / RESULTS)
+    rows, provenance = results.get("rows"), results.get("provenance")
+    if not (isinstance(rows, list) and isinstance(provenance, Mapping) and all(isinstance(r, Mapping) for r in rows)):
+        raise ValueError(f"{folder / RESULTS} has no rows of measurements: evaluate again")
     table, remarks = [Row.of(row) for row in rows], results.get("remarks")
     body = sections.figures(_leading(rows))
     body += sections.section(
@@ -140,16 +143,16 @@ def _evaluation(folder: Path, root: Path | None, corrupted: int, quiet: bool) ->
         "How to read them", sections.metric_words(table, remarks if isinstance(remarks, list) else [])
     )
     body += sections.section("Plots", _plots(folder))
-    for label, entry in mapping(made.get("models")).items():
+    for label, entry in mapping(provenance.get("models")).items():
         model, why = _model(entry, folder)
         if model is None:
             body += _missing(f"{label}: {why}, so there is no confusion matrix of it")
             continue
-        found, missing = _findings(label, model, _images_of(model, made, root), quiet)
-        body += _missing(missing) + _decisions(found, f" of {label}")
-        body += _card(model, found, f" of {label}", corrupted, quiet)
-        body += beside(model, found, strongest(rows, label), f" on {label}", quiet=quiet)
-    return body + sections.section("Where this comes from", sections.facts(made))
+        findings, missing = _findings(label, model, _images_of(model, provenance, root), quiet)
+        body += _missing(missing) + _decisions(findings, f" of {label}")
+        body += _card(model, findings, f" of {label}", corrupted, quiet)
+        body += beside(model, findings, strongest(rows, label), f" on {label}", quiet=quiet)
+    return body + sections.section("Where this comes from", sections.facts(provenance))
 
 
 def _leading(rows: list[Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -171,7 +174,12 @@ def _leading(rows: list[Mapping[str, Any]]) -> list[tuple[str, str]]:
 def _model(entry: object, folder: Path) -> tuple[nn.Module | None, str]:
     """The model that was evaluated, if its file is still there and still the same."""
     file = str(entry.get("file") or "") if isinstance(entry, Mapping) else ""
-    paths = [path for path in (Path(file), folder / file) if file and path.is_file()]
+    places = (
+        SHIPPED / f"{file}.safetensors",
+        Path(file),
+        folder / file,
+    )  # names first, as there
+    paths = [path for path in places if file and path.is_file()]
     if not paths:
         return None, "its weights are not on this machine" if file else "it was not read from a file"
     try:
@@ -183,11 +191,11 @@ def _model(entry: object, folder: Path) -> tuple[nn.Module | None, str]:
     return model, ""
 
 
-def _images_of(model: nn.Module, made: Mapping[str, Any], root: Path | None) -> Images:
+def _images_of(model: nn.Module, provenance: Mapping[str, Any], root: Path | None) -> Images:
     """Of an evaluation: the set the model was trained on if it is of that name, so that its folder is known."""
-    data = mapping(made.get("data"))
+    data = mapping(provenance.get("data"))
     settings: dict[str, Any] = {"data": data.get("name")}
-    if isinstance(model, CoDANet):
+    if isinstance(model, CoDANet | Peer):
         trained = mapping(model.provenance.get("settings"))
         own = model.provenance.get("data") == data.get("name")
         settings = {**trained, "data": trained.get("data") if own else data.get("name"), "holdout": 0}
@@ -218,14 +226,14 @@ def _missing(words: str) -> str:
     return f"<section><p class='missing'>{text(words)}</p></section>" if words else ""
 
 
-def _summary(model: CoDANet, facts: Mapping[str, Any], found: Findings | None) -> str:
+def _summary(model: CoDANet, facts: Mapping[str, Any], findings: Findings | None) -> str:
     shown = []
-    if found is not None:
-        low, high = found.interval()
+    if findings is not None:
+        low, high = findings.interval()
         shown.append(
             (
-                f"{found.accuracy:.2%}",
-                f"accuracy on {found.number} held-out images, 95% interval {low:.1%} to {high:.1%}",
+                f"{findings.accuracy:.2%}",
+                f"accuracy on {findings.number} held-out images, 95% interval {low:.1%} to {high:.1%}",
             )
         )
     elif isinstance(facts.get("val_accuracy"), float):
@@ -241,27 +249,27 @@ def _summary(model: CoDANet, facts: Mapping[str, Any], found: Findings | None) -
     return sections.figures(shown)
 
 
-def _decisions(found: Findings | None, whose: str = "") -> str:
-    if found is None:
+def _decisions(findings: Findings | None, whose: str = "") -> str:
+    if findings is None:
         return ""
-    unread = f" {found.unread} images could not be read and are left out." if found.unread else ""
-    exact = f" They are {text(found.exact_for)}; below these nothing is claimed." if found.exact_for else ""
+    unread = f" {findings.unread} images could not be read and are left out." if findings.unread else ""
+    exact = f" They are {text(findings.exact_for)}; below these nothing is claimed." if findings.exact_for else ""
     return (
-        sections.section(f"Sure and right{whose}", sections.right_cases(found), SURE_RIGHT + exact)
-        + sections.section(f"Sure and wrong{whose}", sections.wrong_cases(found), SURE_WRONG)
-        + sections.section(f"Confusion{whose}", sections.confusion(found), CONFUSION + unread)
+        sections.section(f"Sure and right{whose}", sections.right_cases(findings), SURE_RIGHT + exact)
+        + sections.section(f"Sure and wrong{whose}", sections.wrong_cases(findings), SURE_WRONG)
+        + sections.section(f"Confusion{whose}", sections.confusion(findings), CONFUSION + unread)
     )
 
 
-def _card(model: nn.Module, found: Findings | None, whose: str, corrupted: int, quiet: bool) -> str:
-    total = corrupted_images(found, corrupted)
+def _card(model: nn.Module, findings: Findings | None, whose: str, corrupted: int, quiet: bool) -> str:
+    total = corrupted_images(findings, corrupted)
     with progress_bar("trying worse images", total, shown=not quiet and total > 0, unit="images") as done:
-        return card(model, found, whose, images=corrupted, done=done)
+        return card(model, findings, whose, images=corrupted, done=done)
 
 
 def _maps(folder: Path) -> str:
     """The first, a middle and the last picture of contribution maps."""
-    paths = sorted((folder / "maps").glob("epoch-*.png"))
+    paths = sorted((folder / MAPS).glob("epoch-*.png"))
     chosen = dict.fromkeys(paths[place] for place in (0, len(paths) // 2, -1)) if paths else {}
     return "".join(_embedded(path, f"After {path.stem.replace('-', ' ')}") for path in chosen)
 
@@ -283,7 +291,7 @@ def _provenance(model: CoDANet, facts: Mapping[str, Any], more: Mapping[str, Any
         "name": model.name,
         "classes": model.num_classes,
         "image size": list(model.image_size or ()),
-        "rescale": str(model.rescale),
+        **({"rescale": str(model.rescale)} if isinstance(model, CoDANet) else {}),
     }
     here = {"codanet": __version__, "torch": torch.__version__, "python": platform.python_version()}
     return sections.facts({**more, "network": network, **facts, "report made with": here})

@@ -55,11 +55,11 @@ def usual(size: Sequence[int]) -> list[str]:
 
 
 def beside(
-    model: nn.Module, found: Findings | None, measured: Mapping[str, float], whose: str = "", *, quiet: bool = True
+    model: nn.Module, findings: Findings | None, measured: Mapping[str, float], whose: str = "", *, quiet: bool = True
 ) -> str:
     """The section; nothing without a CoDA-Net that was right about four classes. `measured` is from `strongest`."""
-    cases = four(found)
-    if found is None or not cases or not isinstance(model, CoDANet):
+    cases = four(findings)
+    if findings is None or not cases or not isinstance(model, CoDANet):
         return ""
     image = tiled_square([case.image for case in cases])[None]  # [1, C, 2H, 2W]
     methods = list(measured) or usual(image.shape[2:])
@@ -68,12 +68,12 @@ def beside(
     if len(maps) < 2:  # nothing to compare
         return sections.section(TITLE + whose, left_out)
     about = ABOUT + (RISE if not all(map(has_sign, maps)) else "")
-    return sections.section(TITLE + whose, _rows(found, cases, image, maps) + left_out, about + _chosen(measured))
+    return sections.section(TITLE + whose, _rows(findings, cases, image, maps) + left_out, about + _chosen(measured))
 
 
-def four(found: Findings | None) -> list[Case]:
+def four(findings: Findings | None) -> list[Case]:
     """The surest right decisions of four classes, or none."""
-    right = found.right if found else ()
+    right = findings.right if findings else ()
     chosen: dict[int, Case] = {}
     for case in right:
         if case.image.shape == right[0].image.shape:
@@ -112,7 +112,7 @@ def _chosen(measured: Mapping[str, float]) -> str:
     return f" The other methods are those with the highest mean localisation measured on this model: {means}."
 
 
-def _rows(found: Findings, cases: Sequence[Case], image: Tensor, maps: Mapping[str, Tensor]) -> str:
+def _rows(findings: Findings, cases: Sequence[Case], image: Tensor, maps: Mapping[str, Tensor]) -> str:
     whole = pictures(image)[0]
     written = {name: shares(values) for name, values in maps.items()}
     rows = []
@@ -121,7 +121,7 @@ def _rows(found: Findings, cases: Sequence[Case], image: Tensor, maps: Mapping[s
         for name, values in maps.items():
             title = "contributions" if name == "contributions" else method_title(name)
             panels.append((f"{title} {written[name][place]}", framed(method_colours(name, values[place])[0], place)))
-        words = f"<b>{text(found.classes[case.said])}</b> <small>{QUARTERS[place]}, image {case.index}</small>"
+        words = f"<b>{text(findings.classes[case.said])}</b> <small>{QUARTERS[place]}, image {case.index}</small>"
         rows.append(sections.side_by_side(panels, words))
     return f"<div class='cases beside'>{''.join(rows)}</div>"
 

@@ -21,7 +21,7 @@ from ..plot import png
 from . import sections
 from .findings import Findings, wilson
 
-IMAGES, GRIDS, SEED = 300, 25, 0  # looked at for corruptions and localisation, in an order of that seed
+IMAGES, GRIDS, SEED = 150, 25, 0  # looked at for corruptions and localisation, in an order of that seed
 READ_AT_ONCE = 100
 INK, PAPER, BLUE = "#1d2126", "#92a0b0", "#2166ac"
 CALIBRATION = (
@@ -36,24 +36,24 @@ LOCALISED = (
 
 
 def card(
-    model: nn.Module, found: Findings | None, whose: str = "", *, images: int = IMAGES, done: Callable[[int], object]
+    model: nn.Module, findings: Findings | None, whose: str = "", *, images: int = IMAGES, done: Callable[[int], object]
 ) -> str:
     """The sections of the card; nothing without images. `done` hears of every held-out image that was made worse."""
-    if found is None:
+    if findings is None:
         return ""
     return (
-        sections.section(f"Class by class{whose}", _classes(found))
-        + _calibration(model, found, whose)
-        + _corruptions(model, found, whose, images, done)
-        + _localisation(model, found, whose)
+        sections.section(f"Class by class{whose}", _classes(findings))
+        + _calibration(model, findings, whose)
+        + _corruptions(model, findings, whose, images, done)
+        + _localisation(model, findings, whose)
     )
 
 
-def _classes(found: Findings) -> str:
+def _classes(findings: Findings) -> str:
     rows = []
-    for place, name in enumerate(found.classes):
-        right, there = int(found.confusion[place, place]), int(found.confusion[place].sum())
-        called = int(found.confusion[:, place].sum())
+    for place, name in enumerate(findings.classes):
+        right, there = int(findings.confusion[place, place]), int(findings.confusion[place].sum())
+        called = int(findings.confusion[:, place].sum())
         rows.append(
             (
                 name,
@@ -74,11 +74,11 @@ def _interval(right: int, number: int) -> str:
     return "{:.1%} to {:.1%}".format(*wilson(right, number)) if number else "–"
 
 
-def _calibration(model: nn.Module, found: Findings, whose: str) -> str:
-    measured = reliability(probabilities(model, found.predictions.logits), found.predictions.labels)
+def _calibration(model: nn.Module, findings: Findings, whose: str) -> str:
+    measured = reliability(probabilities(model, findings.predictions.logits), findings.predictions.labels)
     too = "too sure" if measured.excess > 0 else "not sure enough"
     words = (
-        f"<p>Expected calibration error {measured.error:.3f} over {found.number} decisions; on average it is "
+        f"<p>Expected calibration error {measured.error:.3f} over {findings.number} decisions; on average it is "
         f"{text(too)} by {abs(measured.excess):.3f}.</p>"
     )
     drawing = sections.plot("Reliability", png(reliability_figure(measured)))
@@ -104,8 +104,8 @@ def reliability_figure(measured: Reliability) -> Figure:
     return figure
 
 
-def _corruptions(model: nn.Module, found: Findings, whose: str, images: int, done: Callable[[int], object]) -> str:
-    indices = _some(found, images)
+def _corruptions(model: nn.Module, findings: Findings, whose: str, images: int, done: Callable[[int], object]) -> str:
+    indices = _some(findings, images)
     if not indices:
         return ""
     changes: list[tuple[str, str, Callable[[Tensor], Tensor]]] = [("as they are", "", lambda batch: batch)]
@@ -113,7 +113,7 @@ def _corruptions(model: nn.Module, found: Findings, whose: str, images: int, don
     right = torch.zeros(len(changes), dtype=torch.long)
     number = 0
     for start in range(0, len(indices), READ_AT_ONCE):
-        batch, labels, _ = found.pictures.read(indices[start : start + READ_AT_ONCE])
+        batch, labels, _ = findings.pictures.read(indices[start : start + READ_AT_ONCE])
         for row, (_, _, change) in enumerate(changes):
             right[row] += (logits_of(model, change(batch)).argmax(1) == labels).sum()
             done(len(labels))
@@ -129,23 +129,23 @@ def _corruptions(model: nn.Module, found: Findings, whose: str, images: int, don
     )
 
 
-def corrupted_images(found: Findings | None, images: int = IMAGES) -> int:
+def corrupted_images(findings: Findings | None, images: int = IMAGES) -> int:
     """How often `done` will hear of an image."""
-    return len(_some(found, images)) * (1 + len(CORRUPTIONS)) if found else 0
+    return len(_some(findings, images)) * (1 + len(CORRUPTIONS)) if findings else 0
 
 
-def _some(found: Findings, images: int) -> list[int]:
+def _some(findings: Findings, images: int) -> list[int]:
     """Indices of readable images in a seeded order."""
-    readable = found.predictions.indices
+    readable = findings.predictions.indices
     order = torch.randperm(len(readable), generator=torch.Generator().manual_seed(SEED))
     chosen: list[int] = readable[order[:images]].tolist()
     return chosen
 
 
-def _localisation(model: nn.Module, found: Findings, whose: str) -> str:
+def _localisation(model: nn.Module, findings: Findings, whose: str) -> str:
     if not isinstance(model, CoDANet):
         return ""
-    sure = confident_images(found.predictions.scores())
+    sure = confident_images(findings.predictions.scores())
     for side in (3, 2):
         number = min(GRIDS, possible_grids([len(images) for images in sure.values()], side**2))
         if number:
@@ -154,7 +154,7 @@ def _localisation(model: nn.Module, found: Findings, whose: str) -> str:
         words = "There are too few images it is sure of for a grid of them, so localisation was not measured."
         return sections.section(f"Where its maps lie{whose}", f"<p class='missing'>{words}</p>")
     grids = make_grids(sure, number, side, seed=SEED)
-    scores = localisation(model, found.pictures, grids, contributions, grids_at_once=1)
+    scores = localisation(model, findings.pictures, grids, contributions, grids_at_once=1)
     low, high = scores.interval()
     value = f"{scores.mean:.3f}"
     between = f", 95% interval {low:.3f} to {high:.3f}" if number > 1 else ""

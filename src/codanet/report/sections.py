@@ -53,16 +53,16 @@ def facts(entries: Mapping[str, Any]) -> str:
 
 
 def flat(entries: Mapping[str, Any], before: str = "") -> list[tuple[str, object]]:
-    found: list[tuple[str, object]] = []
+    rows: list[tuple[str, object]] = []
     for key, value in entries.items():
         name = f"{before}{key}"
         if isinstance(value, Mapping):
-            found += flat(value, f"{name} · ")
+            rows += flat(value, f"{name} · ")
         elif isinstance(value, list):
-            found.append((name, ", ".join(map(str, value))))
+            rows.append((name, ", ".join(map(str, value))))
         elif value is not None and value != "":
-            found.append((name, value))
-    return found
+            rows.append((name, value))
+    return rows
 
 
 def plot(title: str, content: bytes) -> str:
@@ -74,11 +74,11 @@ def plot(title: str, content: bytes) -> str:
     return f"<figure class='plot'>{image}<figcaption>{text(title)}</figcaption></figure>"
 
 
-def confusion(found: Findings) -> str:
+def confusion(findings: Findings) -> str:
     """Rows are the true classes: how many images of each were called what."""
-    if len(found.classes) > MATRIX_CLASSES:
-        return _confused_pairs(found)
-    counts, names = found.confusion, found.classes
+    if len(findings.classes) > MATRIX_CLASSES:
+        return _confused_pairs(findings)
+    counts, names = findings.confusion, findings.classes
     heads = "".join(f"<th scope='col'><span>{text(name)}</span></th>" for name in names)
     rows = []
     for row, name in enumerate(names):
@@ -104,49 +104,51 @@ def _cell(count: int, total: int, right: bool) -> str:
     return f"<td class='{kind}' style='{shade}' title='{share:.1%}'>{count or ''}</td>"
 
 
-def _confused_pairs(found: Findings) -> str:
-    counts = found.confusion.clone()
+def _confused_pairs(findings: Findings) -> str:
+    counts = findings.confusion.clone()
     counts.fill_diagonal_(0)
     order = counts.flatten().argsort(descending=True, stable=True)[:PAIRS].tolist()
     rows = []
     for place in order:
-        row, column = divmod(place, len(found.classes))
+        row, column = divmod(place, len(findings.classes))
         if count := int(counts[row, column]):
-            total = int(found.confusion[row].sum())
-            rows.append((found.classes[row], found.classes[column], count, f"{count / total:.1%}"))
+            total = int(findings.confusion[row].sum())
+            rows.append((findings.classes[row], findings.classes[column], count, f"{count / total:.1%}"))
     return table(("true class", "called", "images", "of that class"), rows, words=2)
 
 
-def right_cases(found: Findings) -> str:
+def right_cases(findings: Findings) -> str:
     cells = []
-    for case in found.right:
-        own = _map_uri(found, case.image, case.said_map)
-        panels = (("", image_uri(case.image)), (f"for {found.classes[case.said]}", own))
-        cells.append(side_by_side(panels, f"{_said(found, case)} <small>image {case.index}</small>"))
+    for case in findings.right:
+        own = _map_uri(findings, case.image, case.said_map)
+        panels = (("", image_uri(case.image)), (f"for {findings.classes[case.said]}", own))
+        cells.append(side_by_side(panels, f"{_said(findings, case)} <small>image {case.index}</small>"))
     return f"<div class='cases'>{''.join(cells)}</div>" if cells else ""
 
 
-def wrong_cases(found: Findings) -> str:
+def wrong_cases(findings: Findings) -> str:
     cells = []
-    for case in found.wrong:
-        truth = found.classes[case.label]
+    for case in findings.wrong:
+        truth = findings.classes[case.label]
         panels = (
             ("", image_uri(case.image)),
-            (f"for {found.classes[case.said]}", _map_uri(found, case.image, case.said_map)),
-            (f"for {truth}", _map_uri(found, case.image, case.label_map)),
+            (f"for {findings.classes[case.said]}", _map_uri(findings, case.image, case.said_map)),
+            (f"for {truth}", _map_uri(findings, case.image, case.label_map)),
         )
-        words = f"{_said(found, case)}, is {text(truth)} {case.label_probability:.1%} <small>image {case.index}</small>"
+        words = (
+            f"{_said(findings, case)}, is {text(truth)} {case.label_probability:.1%} <small>image {case.index}</small>"
+        )
         cells.append(side_by_side(panels, words))
     return f"<div class='cases three'>{''.join(cells)}</div>" if cells else ""
 
 
-def _map_uri(found: Findings, image: Tensor, values: Tensor) -> str:
+def _map_uri(findings: Findings, image: Tensor, values: Tensor) -> str:
     """Of features, over the photograph."""
-    return picture_uri(overlay(image[None], values[None])[0]) if found.exact_for else colours(values)
+    return picture_uri(overlay(image[None], values[None])[0]) if findings.exact_for else colours(values)
 
 
-def _said(found: Findings, case: Case) -> str:
-    return f"<b>{text(found.classes[case.said])}</b> {case.probability:.1%}"
+def _said(findings: Findings, case: Case) -> str:
+    return f"<b>{text(findings.classes[case.said])}</b> {case.probability:.1%}"
 
 
 def side_by_side(panels: Sequence[tuple[str, str]], words: str) -> str:

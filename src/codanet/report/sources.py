@@ -14,6 +14,7 @@ from .._support.limits import read_json as limited_json
 from ..data import ImageData, canonical, load_data
 from ..data.photographs import load_photographs
 from ..data.split import held_out
+from ..evaluation.records import LINES, RESULTS
 from ..models.hybrid import BACKBONES
 from ..training.run_files import LAST, LOGS, MODEL, SETTINGS
 
@@ -35,23 +36,23 @@ def kind(folder: Path) -> str:
     if not folder.is_dir():
         what = "is a file" if folder.is_file() else "does not exist"
         raise ValueError(f"{folder} {what}: give the folder of an evaluation or of a training run")
-    if (folder / "results.json").is_file():
+    if (folder / RESULTS).is_file():
         return "evaluation"
     if (folder / MODEL).is_file() or (folder / LAST).is_file():
         return "run"
     inside = sorted(path.name for path in folder.iterdir() if path.is_dir() and (path / SETTINGS).is_file())
     if inside:
         raise ValueError(f"{folder} holds several runs: give one of them, such as {folder / inside[0]}")
-    if (folder / "records.jsonl").is_file():
+    if (folder / LINES).is_file():
         raise ValueError(f"{folder} holds an evaluation that has not ended: start it again, then report it")
     raise ValueError(
-        f"{folder} holds neither results.json (of codanet evaluate) nor {MODEL} (of codanet train): give another folder"
+        f"{folder} holds neither {RESULTS} (of codanet evaluate) nor {MODEL} (of codanet train): give another folder"
     )
 
 
 def epochs(folder: Path) -> list[dict[str, float]]:
     """What was logged after every epoch, resumed runs put together; the last word on an epoch counts."""
-    found: dict[int, dict[str, float]] = {}
+    by_epoch: dict[int, dict[str, float]] = {}
     logs = (folder / LOGS).glob("*/metrics.csv")
     for path in sorted(logs, key=lambda path: (len(path.parent.name), path.parent.name)):
         with path.open(encoding="utf-8", errors="replace", newline="") as file, suppress(csv.Error):
@@ -62,8 +63,8 @@ def epochs(folder: Path) -> list[dict[str, float]]:
                 except (KeyError, TypeError, ValueError):
                     continue
                 if numbers:
-                    found.setdefault(epoch, {}).update(numbers)
-    return [{"epoch": epoch + 1, **found[epoch]} for epoch in sorted(found)]
+                    by_epoch.setdefault(epoch, {}).update(numbers)
+    return [{"epoch": epoch + 1, **by_epoch[epoch]} for epoch in sorted(by_epoch)]
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,8 @@ class ContributionMaps(Callback):
         split = getattr(module.data.val, "photographs", module.data.val)
         step = max(1, len(split) // self.number)
         images, _ = split.__getitems__(list(range(0, len(split), step))[: self.number])
+        if not len(images):  # the only one is damaged
+            return
         with torch.no_grad():
             pictures = module.fitting(module.scaled(images), torch.Generator()).to(module.device)
         figure = contribution_maps(module.model.explain(pictures))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader
 
+from .._support.errors import DataError
 from ..data import ImageData, batches
 from ..data.augmentation import augmentation, erased
 from ..data.tiling import mosaics
@@ -125,8 +126,12 @@ class Classification(LightningModule):
             pictures = erased(self.model.encode(pictures), settings.erase, generator)
         return pictures, labels, temperature
 
-    def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
+    def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor | None:
         images, labels = batch
+        if not len(labels):  # of one picture, which is damaged: an update without a gradient, which changes nothing
+            if self.trainer.world_size > 1:  # where the other processes would wait for one
+                raise DataError("A process has no readable picture in its batch: replace the damaged one.")
+            return None
         generator = self.generator(index)
         with torch.set_grad_enabled(self.settings.finetune):  # below the layers there is something to learn, or not
             pictures, labels, temperature = self._pictures(images, labels, generator)
@@ -159,6 +164,8 @@ class Classification(LightningModule):
 
     def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
         images, labels = batch
+        if not len(labels):
+            return
         pictures = self.fitting(self.scaled(images), torch.Generator())
         loss, logits = objective(self.model, pictures, labels)
         right = logits.argmax(1) == labels
@@ -173,6 +180,8 @@ class Classification(LightningModule):
                 torch.distributed.all_reduce(counts)
                 setattr(self, name, counts.double().cpu())
         total, right, number = self.counts.tolist()
+        if not number:
+            raise DataError("No picture to validate with can be read: check the folder.")
         self.log("val_loss", total / number, rank_zero_only=True)
         self.log("val_accuracy", right / number, prog_bar=True, rank_zero_only=True)
 

@@ -118,6 +118,8 @@ def featured(model: HybridNet, data: ImageData, settings: Settings, folder: Path
     if views < settings.views and say:
         say(f"{views} of {settings.views} views are kept: more would take over {LIMIT_BYTES >> 30} GiB")
     made_of = {"backbone": settings.backbone, "layer": parts.layer, "size": data.image_size, "seed": settings.seed}
+    if settings.start is not None:  # its backbone may have been tuned
+        made_of["start"] = settings.start
     caches = {
         name: FeatureCache(
             folder / FEATURES / name, {**made_of, "pictures": split.digest()}, count, len(split), tuple(shape)
@@ -133,7 +135,7 @@ def featured(model: HybridNet, data: ImageData, settings: Settings, folder: Path
             forecast(count)
 
         splits = {
-            name: _extracted(parts, split, caches[name], Views(data.image_size, seed=settings.seed), advanced)
+            name: _extracted(parts, split, caches[name], data.image_size, settings, advanced)
             for name, split in (("val", data.val), ("train", data.train))
         }
     return dataclasses.replace(data, train=splits["train"], val=splits["val"])
@@ -148,8 +150,14 @@ def calibrate(model: HybridNet, split: Split, settings: Settings) -> None:
 
 
 def _extracted(
-    parts: Seam, split: Split, cache: FeatureCache, drawn: Views, advance: Callable[[int], None]
+    parts: Seam,
+    split: Split,
+    cache: FeatureCache,
+    size: tuple[int, int],
+    settings: Settings,
+    advance: Callable[[int], None],
 ) -> FeatureSplit:
+    drawn = Views(size, seed=settings.seed)
     recent = threading.local()  # the picture that a thread has decoded
 
     def maps(view: int, picture: int) -> Tensor:
@@ -159,7 +167,7 @@ def _extracted(
         image = to_tensor(drawn.view(recent.image, picture, view))
         return parts.below(image[None].float() / 255)[0]
 
-    unread = extract(cache, maps, advance)
+    unread = extract(cache, maps, advance, settings.threads)
     if len(unread) > max(1, TOLERATED_FRACTION * len(split)) or len(unread) == len(split):
         raise DataError(f"{len(unread)} of {len(split)} photographs cannot be read: {next(iter(unread.values()))}")
     for reason in unread.values():

@@ -24,7 +24,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from .._support.files import remove_leftovers, replacing
+from .._support.files import expanded, remove_leftovers, replacing
 from .._support.interrupts import Interrupts, held
 from .._support.limits import read_json
 from .._support.locks import alone_in
@@ -43,21 +43,34 @@ from .checkpoint import SETTINGS_KEY, Damaged, read_checkpoint
 from .module import Classification
 from .photos import build, calibrate, check_backbone, featured, finished, load_pictures
 from .run_files import BEST, FEATURES, LAST, LOGS, MAPS, MODEL, SETTINGS
-from .settings import FREE, Recipe, Settings, changed, load_recipe
-from .warm_start import Start, begin, read_start
+from .settings import FREE, OF_CODA_NETS, Recipe, Settings, changed, for_a_peer, load_recipe
+from .warm_start import Start, begin, read_start, unfinished
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a run has left behind: its folder, the weights, and how good they are."""
+    """What a run has left behind: its folder, the weights, and how good they are.
+
+    Args:
+        folder: Of the run.
+        weights: The safetensors file in it.
+        accuracy: On the validation images, after the last epoch.
+        epochs: As many as were trained.
+        hours: As long as that took, interruptions left out.
+        settings: What it was trained by.
+        recall: The share of every class's validation images that is recognised.
+
+    Examples:
+        >>> codanet.load(train("digits").weights)  # doctest: +SKIP
+    """
 
     folder: Path
-    weights: Path  # safetensors
-    accuracy: float  # on the validation images, after the last epoch
+    weights: Path
+    accuracy: float
     epochs: int
     hours: float
     settings: Settings
-    recall: dict[str, float] = dataclasses.field(default_factory=dict)  # for every class, on the validation images
+    recall: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 def _writable(folder: Path, needed: int) -> None:
@@ -124,7 +137,7 @@ def _check(settings: Settings, folder: Path) -> None:
         check_backbone(settings)
     if settings.precision == "bf16-mixed" and settings.accelerator in ("auto", "cpu"):
         check_bfloat16()
-    pictures = Path(settings.data).resolve()
+    pictures = expanded(settings.data).resolve()
     if pictures.is_dir() and pictures in (folder.resolve(), *folder.resolve().parents):
         raise ValueError(
             f"the output {folder} lies inside the pictures {settings.data} and would be taken for a class of them: "
@@ -134,12 +147,8 @@ def _check(settings: Settings, folder: Path) -> None:
 
 def _check_peer(settings: Settings) -> None:
     """What only a CoDA-Net can be told."""
-    given = {"backbone": settings.backbone, "start": settings.start, "temperature": settings.temperature}
-    given |= {"regularisation": settings.regularisation, "wrong_evidence": settings.wrong_evidence}
-    given |= {"temperature_from": settings.temperature_from}
-    if settings.rescale != "sq":
-        given["rescale"] = settings.rescale
-    if wrong := [name for name, value in given.items() if value]:
+    plain = Settings()
+    if wrong := [name for name in OF_CODA_NETS if getattr(settings, name) != getattr(plain, name)]:
         raise ValueError(f"{settings.model} is a peer of CoDA-Nets, which has no {wrong[0]}: leave it out")
     if settings.optimiser == "muon":
         raise ValueError(f"muon is for the filters of CoDA-Nets, and {settings.model} is a peer: choose adam")
@@ -185,7 +194,8 @@ def _few_words() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.filterwarnings(
                 "ignore",
-                message=".*(num_workers|does not have many workers|log(ging)? interval|in eval mode at the start).*",
+                message=".*(num_workers|does not have many workers|log(ging)? interval|in eval mode at the start"
+                "|training_step` returned `None`).*",
             )
             warnings.filterwarnings("ignore", message=".*LeafSpec.*|.*isinstance.treespec.*|.*_prims_common.check.*")
             yield
@@ -290,8 +300,9 @@ def train_all(
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, backbone=changes.get("backbone"))
     if recipe.sweep and recipe.sweep[0] in changes:
         recipe = dataclasses.replace(recipe, sweep=None)
-    recipe = dataclasses.replace(recipe, settings=changed(recipe.settings, changes))
-    folder = Path(output) if output is not None else Path("runs") / recipe.name
+    start = for_a_peer(recipe.settings) if changes.get("model") in PEERS else recipe.settings
+    recipe = dataclasses.replace(recipe, settings=changed(start, changes))
+    folder = expanded(output) if output is not None else Path("runs") / recipe.name
     runs = [(folder / part if part else folder, settings) for part, settings in recipe.runs()]
     for place, settings in runs:  # a mistake in the last is said before the first
         _check(settings, place)
@@ -306,9 +317,8 @@ def _run(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
     with alone_in(folder, "the run"):
         for place in (folder, folder / MAPS):
             remove_leftovers(place)
-        for pattern in (".*.ckpt.part", ".probe-*"):  # left by a process that was killed: no other is at work here
-            for left in folder.glob(pattern):
-                left.unlink(missing_ok=True)
+        for left in folder.glob(".*.ckpt.part"):  # by a process that was killed: no other is at work here
+            left.unlink(missing_ok=True)
         return _alone(name, settings, folder, quiet)
 
 
@@ -335,7 +345,8 @@ def _alone(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
     if settings.backbone and checkpoint and (before := finished(settings, folder)):
         shutil.rmtree(folder / FEATURES, ignore_errors=True)
         accuracy, recall = before["val_accuracy"], before["val_recall"]
-        return Result(folder, folder / MODEL, accuracy, settings.epochs, before["hours"], settings, recall)
+        hours = before.get("stages", [before])[-1]["hours"]  # without those of the stages that it started from
+        return Result(folder, folder / MODEL, accuracy, settings.epochs, hours, settings, recall)
     random_state = torch.get_rng_state()
     try:
         model = _build(settings, data)
@@ -345,6 +356,8 @@ def _alone(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
     if settings.start is not None and checkpoint is None:
         start = read_start(settings.start)
         begin(model, start, settings.start)
+    elif settings.start is not None and isinstance(model, HybridNet):  # features that are gone need its own backbone
+        begin(model, unfinished(folder), str(folder))
     # last, best and one being written, each with Adam's two moments; and the weights
     _writable(folder, 10 * sum(p.numel() * p.element_size() for p in model.parameters()))
     if not rank_zero_only.rank:
@@ -355,8 +368,8 @@ def _alone(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
     if isinstance(model, HybridNet):
         with torch_threads(settings.threads):
             data = featured(model, data, settings, folder, None if quiet else _say)
-        if settings.start is None:
-            calibrate(model, data.train, settings)
+            if settings.start is None:
+                calibrate(model, data.train, settings)
     module = Classification(model, data, settings, start.stages, say=_silence if quiet else _say)
     module.seconds = time.monotonic() - started
     with held() as heard, _few_words(), torch_threads(settings.threads):

@@ -28,7 +28,7 @@ class Settings:
         holdout: Training images to be held out for validation, the same share of every class; with 0 the set's own
             validation or test images are looked at after every epoch.
         image_size: The side that pictures are brought to; the data set's own if not given.
-        model: One of `codanet models`.
+        model: One of `codanet models`, or a peer: resnet20, resnet56, wrn_28_2, vgg19_bn, senn or bcos_resnet20.
         backbone: A pre-trained network whose features the layers see, for photographs: efficientnet_lite0 or resnet56.
             Without one the model sees pixels.
         layer: Where the backbone is cut, such as blocks.10; its usual place if not given.
@@ -158,12 +158,21 @@ class Settings:
                 raise ValueError(f"unknown {name} {getattr(self, name)!r}{nearest(getattr(self, name), allowed)}")
         if self.regularisation and self.wrong_evidence:
             raise ValueError("regularisation and wrong_evidence were both given: only one of them can be in the loss")
+        if self.regularisation and self.mosaic:
+            raise ValueError("regularisation and mosaic were both given: λ needs one class per image, so leave one out")
+        if self.regularisation and self.compile == "on":
+            raise ValueError("compile is 'on', but with regularisation nothing is compiled: choose auto or off")
         self._check_backbone()
         share = self.devices * self.nodes * self.accumulate
         if self.batch_size % share:
             raise ValueError(
                 f"batch_size {self.batch_size} is for all devices together and does not divide by {self.devices} "
                 f"devices x {self.nodes} nodes x {self.accumulate} accumulated batches: take a multiple of {share}"
+            )
+        if self.mosaic and self.batch_size // share % 4:
+            raise ValueError(
+                f"mosaic is {self.mosaic!r}, but {self.batch_size // share} images at a time make no pictures of four: "
+                f"take a batch_size that is a multiple of {4 * share}"
             )
 
     def _check_backbone(self) -> None:
@@ -181,6 +190,11 @@ class Settings:
                 raise ValueError(
                     f"{name} is {getattr(self, name)!r}, but on a backbone photographs are varied by their views: "
                     "leave it out"
+                )
+        for name, plain in (("rescale", "sq"), ("recompute", False)):
+            if getattr(self, name) != plain:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}, which the layers on a backbone cannot be told: leave it out"
                 )
         if self.devices * self.nodes > 1:
             raise ValueError(
@@ -210,6 +224,8 @@ def head_sizes(head: str) -> tuple[tuple[int, int, int], ...]:
     return tuple((layer[0], layer[1], layer[2]) for layer in sizes)
 
 
+# what no other network can be told
+OF_CODA_NETS = ("temperature", "temperature_from", "regularisation", "wrong_evidence", "rescale", "start", "backbone")
 FIELDS = tuple(field.name for field in dataclasses.fields(Settings))
 # what may differ when a run is resumed: where it runs, and how often its maps are drawn
 FREE = {"accelerator", "devices", "nodes", "workers", "maps_every", "threads", "root", "source", "compile", "recompute"}
@@ -287,7 +303,8 @@ def load_recipe(name: str | os.PathLike[str], _above: tuple[str, ...] = (), *, b
     if text in _above:
         raise ValueError(f"recipe {text!r} is its own base ({' → '.join((*_above, text))}): name another one")
     place = expanded(text)
-    if text in list_recipes() and not (text in OF_FOLDERS and place.is_dir()):
+    own_pictures = text in OF_FOLDERS and place.is_dir() and not _above  # a base is a recipe
+    if text in list_recipes() and not own_pictures:
         with resources.as_file(resources.files("codanet.training") / "recipes" / f"{text}.yaml") as path:
             return _recipe(text, read_settings(path), (*_above, text))
     if place.is_dir():
@@ -316,6 +333,14 @@ def _recipe(name: str, entries: dict[str, Any], above: tuple[str, ...]) -> Recip
             raise ValueError(f"the sweep of {name!r} has {len(values)} values of {key}: give from 1 to {MOST_RUNS}")
         return Recipe(name, settings, (key, tuple(values)), about or "")
     return Recipe(name, settings, None, about or "")
+
+
+def for_a_peer(settings: Settings) -> Settings:
+    """A recipe's settings without those for CoDA-Nets alone; for Muon, Adam at the rate that peers learn at."""
+    plain = {name: getattr(Settings(), name) for name in OF_CODA_NETS}
+    if settings.optimiser == "muon":
+        plain |= {"optimiser": "adam", "learning_rate": 3e-3}
+    return dataclasses.replace(settings, **plain)
 
 
 def changed(settings: Settings, entries: Mapping[str, Any]) -> Settings:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from .._support.files import expanded
 from .._support.limits import read_json
 from ..models.network import CoDANet
 from ..models.weight_files import weights_path
@@ -32,14 +33,14 @@ class Start:
 
 def read_start(place: str) -> Start:
     """From a run's folder, finished or not, or from weights: a file, or the name of a model of the package."""
-    folder = Path(place)
+    folder = expanded(place)
     if folder.is_dir():
         if (folder / MODEL).is_file():
             return _finished(folder / MODEL)
         if not (folder / LAST).is_file():
             raise ValueError(f"{folder} holds neither {MODEL} nor {LAST}: give the folder of a run, or weights")
-        return _unfinished(folder)
-    return _finished(weights_path(place))
+        return unfinished(folder)
+    return _finished(weights_path(str(folder)))
 
 
 def _finished(path: Path) -> Start:
@@ -52,7 +53,8 @@ def _finished(path: Path) -> Start:
     return Start(dict(model.state_dict()), tuple(stages))
 
 
-def _unfinished(folder: Path) -> Start:
+def unfinished(folder: Path) -> Start:
+    """From the last checkpoint of a run."""
     try:
         checkpoint = read_checkpoint(folder / LAST)
         settings = checkpoint.get(SETTINGS_KEY) or read_json(folder / SETTINGS)

@@ -69,6 +69,23 @@ class Peer(nn.Module):
         return self.classify(self.features(self.encode(images)))
 
 
+class Centred(nn.Module):
+    """2x - 1: images in [0, 1] around zero, which is grey; `mean` and `std` tell those who remove pixels."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, channels: int):
+        super().__init__()
+        for name in ("mean", "std"):
+            # made on the CPU even where the network is made on "meta" to be given its weights, which have none of these
+            half = torch.full((1, channels, 1, 1), 0.5, device="cpu")
+            self.register_buffer(name, half, persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return (images - self.mean) / self.std
+
+
 def head(planes: int, classes: int) -> nn.Linear:
     """A linear layer that gives every class a probability of 0.1 before training, as a CoDA-Net does."""
     linear = nn.Linear(planes, classes)

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..resnet import MEAN, STD, ResNet
-from .peer import Peer, head, initialised
+from .peer import Centred, Peer, head, initialised
 
 
 class ResNetPeer(Peer):
@@ -48,6 +48,7 @@ class WideResNet(Peer):
 
     def __init__(self, name: str, blocks: int, width: int, num_classes: int = 10, **facts: Any):
         super().__init__(name, num_classes, **facts)
+        self.centred = Centred(self.image_channels)
         layers: list[nn.Module] = [nn.Conv2d(self.image_channels, 16, 3, padding=1, bias=False)]
         planes = 16
         for wide, stride in ((16 * width, 1), (32 * width, 2), (64 * width, 2)):
@@ -59,7 +60,7 @@ class WideResNet(Peer):
         self.linear = head(planes, num_classes)
 
     def features(self, images: Tensor) -> Tensor:
-        return self.layers(2 * images - 1)
+        return self.layers(self.centred(images))
 
     def classify(self, maps: Tensor) -> Tensor:
         return self.linear(maps.mean((2, 3)))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..network import LOGIT_BIAS
 from ..self_explaining import SelfExplaining
-from .peer import Peer, initialised
+from .peer import Centred, Peer, initialised
 
 STRIDE = 4
 
@@ -34,6 +34,7 @@ class SENN(Peer, SelfExplaining):
 
     def __init__(self, name: str, concepts: int = 16, num_classes: int = 10, **facts: Any):
         super().__init__(name, num_classes, **facts)
+        self.centred = Centred(self.image_channels)
         self.concepts = nn.Sequential(
             _convolutions(self.image_channels, 32, 32, 64, 64, 64), nn.Conv2d(64, concepts, 1), nn.Sigmoid()
         )
@@ -44,8 +45,9 @@ class SENN(Peer, SelfExplaining):
 
     def features(self, images: Tensor) -> Tensor:
         """Σ_k θ_ck h_k at every place, [N, classes, H/4, W/4]."""
-        concepts = self.concepts(2 * images - 1)  # [N, k, h, w]
-        relevances = self.relevances(2 * images - 1).unflatten(1, (self.num_classes, -1))  # [N, classes, k, h, w]
+        centred = self.centred(images)
+        concepts = self.concepts(centred)  # [N, k, h, w]
+        relevances = self.relevances(centred).unflatten(1, (self.num_classes, -1))  # [N, classes, k, h, w]
         return (relevances * concepts[:, None]).sum(2)
 
     def classify(self, maps: Tensor) -> Tensor:
@@ -57,8 +59,12 @@ class SENN(Peer, SelfExplaining):
         places = self.features(inputs)  # [N, classes, h, w]
         several = targets.view(len(inputs), -1)
         chosen = places.gather(1, several[..., None, None].expand(-1, -1, *places.shape[2:]))
-        chosen = chosen / (places.shape[2] * places.shape[3] * STRIDE**2)
-        pixels = chosen.repeat_interleave(STRIDE, 2).repeat_interleave(STRIDE, 3)
+        pixels = self.spread(chosen / (places.shape[2] * places.shape[3]))
         if pixels.shape[2:] != inputs.shape[2:]:
             raise ValueError(f"{self.name} explains images whose sides are multiples of {STRIDE}: pad or cut them")
         return pixels.view(*targets.shape, *inputs.shape[2:])
+
+    @staticmethod
+    def spread(places: Tensor) -> Tensor:
+        """What places add, [N, K, h, w], shared out evenly over the pixels that each stands for."""
+        return (places / STRIDE**2).repeat_interleave(STRIDE, 2).repeat_interleave(STRIDE, 3)

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .peer import Peer, head, initialised
+from .peer import Centred, Peer, head, initialised
 
 PLANES = ((64, 64), (128, 128), (256,) * 4, (512,) * 4, (512,) * 4)  # of 16 convolutions; a pooling after each row
 
@@ -14,6 +14,7 @@ class VGG(Peer):
 
     def __init__(self, name: str, num_classes: int = 10, **facts: Any):
         super().__init__(name, num_classes, **facts)
+        self.centred = Centred(self.image_channels)
         layers: list[nn.Module] = []
         before = self.image_channels
         for row in PLANES:
@@ -26,7 +27,7 @@ class VGG(Peer):
         self.linear = head(before, num_classes)
 
     def features(self, images: Tensor) -> Tensor:
-        return self.layers(2 * images - 1)
+        return self.layers(self.centred(images))
 
     def classify(self, maps: Tensor) -> Tensor:
         return self.linear(maps.mean((2, 3)))
