@@ -147,6 +147,17 @@ def test_really_stopped(address: str, tmp_path: Path, signal_name: str, monkeypa
         assert os.listdir(tmp_path) == ["file.bin"]
 
 
+def test_stopped_before_its_folder_is_locked(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        assert os.listdir(tmp_path), "the folder is there already"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(files_module, "acquire", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        fetch(f"{address}/file", tmp_path / "file.bin")
+    assert os.listdir(tmp_path) == []
+
+
 def test_disk_too_full_is_known_before(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 1000))
     with pytest.raises(DataError, match="MB free, but 1 MB are needed"):

@@ -47,12 +47,29 @@ def replacing(path: Path) -> Iterator[Path]:
 def scratch(parent: Path) -> Iterator[Path]:
     """A new folder in `parent`, locked, and gone afterwards; what a killed process left of its own is removed first."""
     remove_leftovers(parent)
-    folder, lock = _folder(parent)
-    try:
+    folder, lock = _unused(parent), None
+    try:  # from before the folder is there: a Ctrl-C between two lines leaves none behind
+        folder.mkdir()
+        while (lock := _locked(folder)) is None:  # taken for a leftover
+            folder = _unused(parent)
+            folder.mkdir()
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        release(lock)
+        if lock is not None:
+            release(lock)
+
+
+def _unused(parent: Path) -> Path:
+    """The name of a folder that is not there yet."""
+    return parent / f".codanet-{secrets.token_hex(6)}.part"
+
+
+def _locked(folder: Path) -> int | None:
+    try:
+        return acquire(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
 
 
 def _followed(path: Path) -> Path:
@@ -77,19 +94,6 @@ def _beside_a_device(path: Path) -> Iterator[Path]:
         yield part
         with part.open("rb") as source, path.open("wb") as target:
             shutil.copyfileobj(source, target)
-
-
-def _folder(parent: Path) -> tuple[Path, int]:
-    """A new folder in `parent`, locked."""
-    while True:
-        folder = parent / f".codanet-{secrets.token_hex(6)}.part"
-        folder.mkdir()
-        try:
-            lock = acquire(folder, os.O_RDONLY)
-        except FileNotFoundError:  # taken for a leftover before it was locked
-            continue
-        if lock is not None:
-            return folder, lock
 
 
 def remove_leftovers(parent: Path) -> None:
