@@ -109,7 +109,7 @@ def test_nothing_is_left_after_removal(tmp_path):
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(DataError, match=r"The features need .* MiB in .*make room"):
+    with pytest.raises(DataError, match=r"the features need .* MiB in .*make room"):
         FeatureCache(tmp_path / "file" / "features", MADE_OF, 1, 1, SHAPE)
 
 

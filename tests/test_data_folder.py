@@ -29,7 +29,7 @@ def write_classes(root: Path, classes: dict[str, int], **options: tuple[int, int
 def refused(words: str, name: object, **options: object) -> None:
     with pytest.raises(DataError, match=words) as error:
         load_data(name, **options)  # type: ignore[arg-type]
-    assert str(error.value).endswith(".")
+    assert not str(error.value).endswith(".")
     assert "\n" not in str(error.value)
 
 
@@ -161,10 +161,10 @@ def test_file_that_breaks_later_is_left_out(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="left out"):
         images, labels = split.__getitems__([1])  # alone in its batch
     assert (images.shape, labels.shape) == ((0, 3, 8, 8), (0,))
-    with pytest.raises(DataError, match="Picture 1 cannot be read"), pytest.warns(UserWarning, match="left out"):
+    with pytest.raises(DataError, match="picture 1 cannot be read"), pytest.warns(UserWarning, match="left out"):
         split[1]
     paths[2].unlink()
-    with pytest.raises(DataError, match="None of the 2"), pytest.warns(UserWarning, match="left out"):
+    with pytest.raises(DataError, match="none of the 2"), pytest.warns(UserWarning, match="left out"):
         split.__getitems__([1, 2])
 
 
@@ -244,5 +244,5 @@ def test_single_items_and_bad_splits() -> None:
             MemorySplit(images, labels)
     with pytest.raises(DataError, match="Boxes"):
         MemorySplit(torch.zeros(3, 3, 2, 2, dtype=torch.uint8), torch.arange(3), torch.zeros(2, 4))
-    with pytest.raises(DataError, match="Batch size 0"):
+    with pytest.raises(DataError, match="batch size 0"):
         batches(numbered(), 0)

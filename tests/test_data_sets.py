@@ -37,8 +37,8 @@ def test_names() -> None:
     refused("did you mean 'cifar10'.*digits, mnist", "cifar01")
     refused("no such folder", "./nowhere")
     refused("size", "digits", size=0)
-    refused("Source 'pip'.*auto, official, npm", "cifar10", source="pip")
-    refused("Source 'npm'.*auto, official", "tiny-imagenet", source="npm")
+    refused("source 'pip'.*auto, official, npm", "cifar10", source="pip")
+    refused("source 'npm'.*auto, official", "tiny-imagenet", source="npm")
     assert load_data("Digits").name == "digits"
 
 

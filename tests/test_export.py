@@ -19,6 +19,7 @@ from codanet import CoDANet, Layer
 from codanet.cli import main
 from codanet.data.examples import photographs
 from codanet.export import Differences, write
+from codanet.export.check import differences
 from codanet.export.digest import LENGTH
 from codanet.models.architectures import ARCHITECTURES
 from networks import of_kind
@@ -182,6 +183,15 @@ def test_refused_in_a_sentence(tmp_path, monkeypatch, options, words):
         codanet.export(options.pop("model"), options.pop("path"), **options)
     assert "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_maps_of_nothing_are_noticed_where_b0_is_nearly_all_of_the_logit():
+    model, images, targets = tiny(temperature=1e4), torch.rand(2, 3, 9, 9), torch.tensor([0, 1])
+    why = model.explain(images, targets)
+    logits, maps = why.logits.numpy(), why.pixels.numpy()
+    assert np.abs(logits - model.logit_bias).max() < 1e-2
+    assert differences(model, images, targets, logits, maps).sums < 1e-5
+    assert differences(model, images, targets, logits, np.zeros_like(maps)).sums > 0.9
 
 
 def test_a_file_that_differs_is_not_kept(tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ from codanet.data import ImageData
 from codanet.data.pictures import Pictures
 from codanet.data.split import MemorySplit
 from codanet.data.tiling import Grids
+from codanet.evaluation import evaluate
 from codanet.evaluation.models import split_seed
 from codanet.metrics import disconnected
 from codanet.metrics.disconnected import Disconnected
@@ -145,6 +146,21 @@ def test_difull_of_a_senn_is_exact_and_adds_up():
         assert torch.allclose(maps.sum((2, 3)) + LOGIT_BIAS, logits)
     maps = Disconnected(model, 2).own_maps(images, heads)
     assert maps[0, 0, 8:].abs().max() == maps[0, 0, :, 8:].abs().max() == 0
+
+
+def test_a_senns_own_maps_are_complete_by_the_metric(tmp_path):
+    """Against b0: a grey image has concepts, too, and another logit."""
+    torch.manual_seed(0)
+    model = create_peer("senn").eval()
+    assert (model(torch.full((1, 3, 16, 16), 0.5)) - LOGIT_BIAS).abs().max() > 0.01
+    images = torch.randint(0, 256, (6, 3, 16, 16), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
+    split = MemorySplit(images, torch.arange(6))
+    data = ImageData("six", tuple("abcdefghij"), split, split, (16, 16), 3, "0" * 64)
+    results = evaluate(
+        {"senn": model}, data, ["contributions", "ixg"], ["completeness"], tmp_path, images=6, quiet=True
+    )
+    assert results.row("senn", "contributions", "completeness").mean < 1e-5
+    assert results.row("senn", "ixg", "completeness").mean > 0.01
 
 
 def test_of_a_peer_without_explanations_a_sentence_is_said(tmp_path, capsys):

@@ -441,7 +441,7 @@ def test_a_damaged_picture_alone_in_its_batch_is_left_out(pictures, tmp_path, mo
     nothing = torch.empty(0, 3, 12, 12, dtype=torch.uint8), torch.empty(0, dtype=torch.long)
     module.validation_step(nothing, 0)
     assert module.counts.tolist() == [0, 0, 0]
-    with pytest.raises(DataError, match="No picture to validate with"):
+    with pytest.raises(DataError, match="no picture to validate with"):
         module.on_validation_epoch_end()
     module.trainer = SimpleNamespace(world_size=2)
     with pytest.raises(DataError, match="no readable picture in its batch"):

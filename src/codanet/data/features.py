@@ -66,8 +66,8 @@ class FeatureCache:
             self.remove()
             needed = int(np.prod(self.shape)) * NUMBER.itemsize / 2**20
             raise DataError(
-                f"The features need {needed:.0f} MiB in '{self.folder}' ({error.strerror}): make room, ask for fewer "
-                "views, or choose another output."
+                f"the features need {needed:.0f} MiB in '{self.folder}' ({error.strerror}): make room, ask for fewer "
+                "views, or choose another output"
             ) from error
         if not new:
             self._forget_damaged(*arrays)
@@ -93,7 +93,7 @@ class FeatureCache:
         """Keep the maps [C, h, w] of one view."""
         numbers = maps.detach().half().contiguous().numpy()
         if not np.isfinite(numbers).all():
-            raise DataError(f"The features of picture {picture} are not finite or beyond 65504: choose another layer.")
+            raise DataError(f"the features of picture {picture} are not finite or beyond 65504: choose another layer")
         self._features[view, picture] = numbers
         self._checksums[view, picture] = crc32(numbers.tobytes()) + DONE
 

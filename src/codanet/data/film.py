@@ -48,7 +48,7 @@ def frames(source: str | os.PathLike[str], *, start: float = 0.0, end: float | N
     How many they are and how large is found and checked against the limits before the first is decoded.
     """
     if not start >= 0 or (end is not None and not end > start):
-        raise DataError(f"The part from {start} to {end} seconds is empty: give a start of 0 or more and a later end.")
+        raise DataError(f"the part from {start} to {end} seconds is empty: give a start of 0 or more and a later end")
     path, kind = Path(source), container(source)
     decoded = _gif_frames(path, start, end) if kind == "gif" else _film_frames(path, kind, start, end)
     clock, count, pixels = 0.0, 0, 0
@@ -62,7 +62,7 @@ def frames(source: str | os.PathLike[str], *, start: float = 0.0, end: float | N
         _check_sum(path, count, pixels, clock - max(start, 0))  # again, of what is there and not of what was claimed
         yield frame
     if not count:
-        raise DataError(f"'{path}' has no frames from {start} seconds on: it is {clock:.2f} seconds long.")
+        raise DataError(f"'{path}' has no frames from {start} seconds on: it is {clock:.2f} seconds long")
 
 
 def check_outlines(path: Path, outlines: Iterator[Outline], start: float, end: float | None) -> None:
@@ -72,10 +72,10 @@ def check_outlines(path: Path, outlines: Iterator[Outline], start: float, end: f
         if outline.pixels > MAX_PIXELS:
             raise DataError(
                 f"'{path}' has a frame of {outline.pixels / 1e6:.1f} million pixels, but frames of at most "
-                f"{MAX_PIXELS // 10**6} million are decoded: save it smaller."
+                f"{MAX_PIXELS // 10**6} million are decoded: save it smaller"
             )
         if number >= MAX_OUTLINES:
-            raise DataError(f"'{path}' has more than {MAX_OUTLINES} frames before the part asked for: cut it first.")
+            raise DataError(f"'{path}' has more than {MAX_OUTLINES} frames before the part asked for: cut it first")
         if outline.shown + outline.seconds <= start or (end is not None and outline.shown >= end):
             continue
         count, pixels = count + 1, pixels + outline.pixels
@@ -89,7 +89,7 @@ def _check_sum(path: Path, count: int, pixels: int, seconds: float) -> None:
         (seconds, MAX_SECONDS, f"{MAX_SECONDS} seconds"),
     ):
         if amount > most:
-            raise DataError(f"'{path}' has more than {words}: take a part of it, by start and end in seconds.")
+            raise DataError(f"'{path}' has more than {words}: take a part of it, by start and end in seconds")
 
 
 def is_moving(source: str | os.PathLike[str]) -> bool:
@@ -108,19 +108,19 @@ def container(source: str | os.PathLike[str]) -> str:
     path = Path(source)
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
-        raise DataError(f"'{path}' {what}: give the path of {READ}.")
+        raise DataError(f"'{path}' {what}: give the path of {READ}")
     try:
         with path.open("rb") as file:
             head, size = file.read(12), os.fstat(file.fileno()).st_size
     except OSError as error:
-        raise DataError(f"'{path}' cannot be opened ({reason(error)}): check its permissions.") from None
+        raise DataError(f"'{path}' cannot be opened ({reason(error)}): check its permissions") from None
     if head.startswith((b"GIF87a", b"GIF89a")):
         return "gif"
     kind = "mov" if head[4:8] == b"ftyp" else "matroska" if head.startswith(b"\x1a\x45\xdf\xa3") else None
     if kind is None:
-        raise DataError(f"'{path}' is not a moving picture that can be read: give {READ}.")
+        raise DataError(f"'{path}' is not a moving picture that can be read: give {READ}")
     if size > MAX_FILM_BYTES:
-        raise DataError(f"'{path}' is larger than the {MAX_FILM_BYTES // 2**30} GiB allowed for a film: cut it.")
+        raise DataError(f"'{path}' is larger than the {MAX_FILM_BYTES // 2**30} GiB allowed for a film: cut it")
     return kind
 
 
@@ -136,7 +136,7 @@ def _gif_frames(path: Path, start: float, end: float | None) -> Iterator[Frame]:
             except EOFError:
                 return
             except Exception as error:  # a decoder may raise anything on hostile bytes
-                raise DataError(f"{title} is damaged at frame {index + 1} ({reason(error)}): replace it.") from error
+                raise DataError(f"{title} is damaged at frame {index + 1} ({reason(error)}): replace it") from error
             yield Frame(still, milliseconds / 1000 if milliseconds > 0 else STILL_SECONDS)
             index += 1
 
@@ -147,14 +147,14 @@ def _opened(path: Path, demuxer: str) -> Iterator[tuple[Any, Any]]:
     # The open file, not its path, and one demuxer: nothing else on this machine or the network can be reached.
     with path.open("rb") as file, _av(path).open(file, format=demuxer) as film:
         if not film.streams.video:
-            raise DataError(f"'{path}' has sound only: give a film with pictures.")
+            raise DataError(f"'{path}' has sound only: give a film with pictures")
         stream = film.streams.video[0]
         if stream.codec_context is None:
-            raise DataError(f"'{path}' is damaged or in a form that cannot be read (no decoder): replace it.")
+            raise DataError(f"'{path}' is damaged or in a form that cannot be read (no decoder): replace it")
         if (stream.width or 0) * (stream.height or 0) > MAX_PIXELS:
             raise DataError(
                 f"'{path}' is {stream.width}x{stream.height}, but frames of at most {MAX_PIXELS // 10**6} million "
-                "pixels are decoded: save it smaller."
+                "pixels are decoded: save it smaller"
             )
         yield film, stream
 
@@ -182,7 +182,7 @@ def _film_frames(path: Path, demuxer: str, start: float, end: float | None) -> I
                 yield Frame(waiting[0], last)
     except av.FFmpegError as error:
         raise DataError(
-            f"'{path}' is damaged or in a form that cannot be read ({reason(error)}): replace it."
+            f"'{path}' is damaged or in a form that cannot be read ({reason(error)}): replace it"
         ) from error
 
 
@@ -190,7 +190,7 @@ def _av(path: Path) -> Any:
     try:
         import av
     except ImportError:
-        raise DataError(f"'{path}' {missing('av')}, or use a GIF.") from None
+        raise DataError(f"'{path}' {missing('av')}, or use a GIF") from None
     return av
 
 

@@ -59,7 +59,7 @@ def load_folder(root: Path, *, size: int | None = None, seed: int = 0, name: str
 def listings(root: Path, seed: int) -> tuple[tuple[str, ...], Listing, Listing]:
     """The classes, and the files to train on and to validate with."""
     if not root.is_dir():
-        raise DataError(f"'{root}' is not a folder: pass a folder of pictures, and {LAYOUT}.")
+        raise DataError(f"'{root}' is not a folder: pass a folder of pictures, and {LAYOUT}")
     train_root, val_root = split_folders(root)
     classes = class_names(train_root)
     train = without_camera_formats(listing(train_root, classes), root)
@@ -69,7 +69,7 @@ def listings(root: Path, seed: int) -> tuple[tuple[str, ...], Listing, Listing]:
     check_classes(train, classes, root)
     kept, held = stratified(train.labels, HELD_OUT_FRACTION, seed)
     if not len(held):
-        raise DataError(f"Every class in '{root}' has a single picture, so none can be held out: add pictures.")
+        raise DataError(f"every class in '{root}' has a single picture, so none can be held out: add pictures")
     return classes, train.part(kept), train.part(held)
 
 
@@ -101,15 +101,15 @@ def visible_folders(folder: Path) -> list[Path]:
     try:
         return sorted(entry for entry in folder.iterdir() if visible(entry) and entry.is_dir())
     except OSError as error:
-        raise DataError(f"'{folder}' cannot be read ({error.strerror}): check its permissions.") from error
+        raise DataError(f"'{folder}' cannot be read ({error.strerror}): check its permissions") from error
 
 
 def class_names(folder: Path) -> tuple[str, ...]:
     classes = tuple(entry.name for entry in visible_folders(folder))
     if not classes:
-        raise DataError(f"'{folder}' has no class folders: {LAYOUT}.")
+        raise DataError(f"'{folder}' has no class folders: {LAYOUT}")
     if len(classes) == 1:
-        raise DataError(f"'{folder}' has one class only ('{classes[0]}'), but two are the least: {LAYOUT}.")
+        raise DataError(f"'{folder}' has one class only ('{classes[0]}'), but two are the least: {LAYOUT}")
     return classes
 
 
@@ -118,7 +118,7 @@ def check_same_classes(classes: tuple[str, ...], val_root: Path, root: Path) -> 
     unknown = sorted(held - set(classes))
     if unknown:
         raise DataError(
-            f"'{val_root}' has classes that training lacks ({', '.join(unknown[:5])}): use the same classes in both."
+            f"'{val_root}' has classes that training lacks ({', '.join(unknown[:5])}): use the same classes in both"
         )
     missing = sorted(set(classes) - held)
     if missing:
@@ -161,7 +161,7 @@ def assemble(
         if not start:
             check_classes(rest, classes, root)
     if not len(splits[1]):
-        raise DataError(f"'{root}' has no readable picture to validate with: {LAYOUT}.")
+        raise DataError(f"'{root}' has no readable picture to validate with: {LAYOUT}")
     return ImageData(name, classes, splits[0], splits[1], shape, 3, path_checksum(train, root), skipped)
 
 
@@ -180,7 +180,7 @@ def check_classes(part: Listing, classes: tuple[str, ...], root: Path) -> None:
     if empty:
         raise DataError(
             f"{len(empty)} class folder{'s' if len(empty) > 1 else ''} of '{root}' ({', '.join(empty[:5])}) "
-            "without a readable picture to train on: add pictures or remove the folder."
+            "without a readable picture to train on: add pictures or remove the folder"
         )
 
 
@@ -189,7 +189,7 @@ def refuse_many(paths: list[Path], errors: dict[int, str], root: Path) -> None:
         names = [relative(paths[index], root) for index in sorted(errors)]
         raise DataError(
             f"{len(names)} of {len(paths)} files in '{root}' are not readable pictures ({some(names)}), but at most "
-            f"{TOLERATED_FRACTION:.0%} are skipped: repair or remove them."
+            f"{TOLERATED_FRACTION:.0%} are skipped: repair or remove them"
         )
 
 

@@ -95,9 +95,7 @@ def decode(
     `name` is what errors call a picture that is given as bytes.
     """
     if channels not in (1, 3):
-        raise DataError(
-            f"{channels} image channels were asked for, but pictures have 1 (grey) or 3 (RGB): pass either."
-        )
+        raise DataError(f"{channels} image channels were asked for, but pictures have 1 (grey) or 3 (RGB): pass either")
     with opened(source, name) as (image, title):
         try:
             if hint is not None and image.format == "JPEG":
@@ -109,7 +107,7 @@ def decode(
             raise
         except Exception as error:  # a decoder may raise anything on hostile bytes
             raise DataError(
-                f"{title} is damaged or cut short ({reason(error)}): replace it by a complete {ALLOWED[2:]}."
+                f"{title} is damaged or cut short ({reason(error)}): replace it by a complete {ALLOWED[2:]}"
             ) from error
         upright = image.transpose(turn) if turn is not None else image
         upright.info = {}  # among it the orientation, which has been used
@@ -153,9 +151,7 @@ def to_image(tensor: Tensor) -> Image.Image:
         pixels = pixels[0]
     pixels = pixels[None] if pixels.ndim == 2 else pixels
     if pixels.ndim != 3 or pixels.shape[0] not in (1, 3):
-        raise DataError(
-            f"A tensor of shape {list(tensor.shape)} is not a picture: pass [C, H, W] with 1 or 3 channels."
-        )
+        raise DataError(f"a tensor of shape {list(tensor.shape)} is not a picture: pass [C, H, W] with 1 or 3 channels")
     if pixels.is_floating_point():
         pixels = pixels.float().nan_to_num(0.0).clamp(0, 1).mul(255).round()
     array = pixels.to(torch.uint8).permute(1, 2, 0).contiguous().numpy()
@@ -167,8 +163,8 @@ def size_pair(size: int | tuple[int, int]) -> tuple[int, int]:
     pair = (size, size) if isinstance(size, int) else tuple(size)
     if len(pair) != 2 or any(side < 1 for side in pair) or pair[0] * pair[1] > MAX_PIXELS:
         raise DataError(
-            f"Image size {size!r} is not allowed: pass one side or (height, width), each at least 1, "
-            f"of at most {MAX_PIXELS // 10**6} million pixels."
+            f"image size {size!r} is not allowed: pass one side or (height, width), each at least 1, "
+            f"of at most {MAX_PIXELS // 10**6} million pixels"
         )
     return int(pair[0]), int(pair[1])
 
@@ -186,11 +182,11 @@ def opened(source: Source, name: str | None = None) -> Iterator[tuple[Image.Imag
             except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
                 raise DataError(pixel_limit(title, None)) from error
             except Exception as error:  # a parser may raise anything on hostile bytes
-                raise DataError(f"{title} is not a picture that can be read: give {ALLOWED}.") from error
+                raise DataError(f"{title} is not a picture that can be read: give {ALLOWED}") from error
         if image.width * image.height > MAX_PIXELS:
             raise DataError(pixel_limit(title, image.size))
         if image.width * image.height == 0:
-            raise DataError(f"{title} has no pixels: give a picture of at least 1x1.")
+            raise DataError(f"{title} has no pixels: give a picture of at least 1x1")
         yield image, title
 
 
@@ -204,10 +200,10 @@ def byte_stream(
     elif hasattr(source, "read"):
         content, title = source.read(MAX_BYTES + 1), "The picture given as a file object"
         if not isinstance(content, bytes):
-            raise DataError("The file object given holds text, not a picture: open the file in binary mode ('rb').")
+            raise DataError("the file object given holds text, not a picture: open the file in binary mode ('rb')")
     else:
         raise DataError(
-            f"A picture cannot be read from {type(source).__name__}: pass a path, bytes, a binary file or a PIL image."
+            f"a picture cannot be read from {type(source).__name__}: pass a path, bytes, a binary file or a PIL image"
         )
     check_bytes(len(content), title)
     return BytesIO(content), title
@@ -216,32 +212,32 @@ def byte_stream(
 def file_stream(source: str | os.PathLike[str], stack: ExitStack) -> tuple[BinaryIO, str]:
     title = f"'{os.fspath(source)}'"
     if "://" in str(source):
-        raise DataError(f"{title} is a web address, but only files are read: download the picture and pass its path.")
+        raise DataError(f"{title} is a web address, but only files are read: download the picture and pass its path")
     try:
         status = os.stat(source)
     except (OSError, ValueError) as error:
-        raise DataError(f"{title} does not exist or cannot be reached: check the path of the picture.") from error
+        raise DataError(f"{title} does not exist or cannot be reached: check the path of the picture") from error
     if stat.S_ISDIR(status.st_mode):
-        raise DataError(f"{title} is a folder, not a picture: pass the path of {ALLOWED} in it.")
+        raise DataError(f"{title} is a folder, not a picture: pass the path of {ALLOWED} in it")
     if not stat.S_ISREG(status.st_mode):
-        raise DataError(f"{title} is not an ordinary file: pass the path of {ALLOWED}.")
+        raise DataError(f"{title} is not an ordinary file: pass the path of {ALLOWED}")
     check_bytes(status.st_size, title)
     try:
         return stack.enter_context(Path(source).open("rb")), title
     except OSError as error:
-        raise DataError(f"{title} cannot be opened ({reason(error)}): check its permissions.") from error
+        raise DataError(f"{title} cannot be opened ({reason(error)}): check its permissions") from error
 
 
 def check_bytes(count: int, title: str) -> None:
     if count == 0:
-        raise DataError(f"{title} is empty (0 bytes): give {ALLOWED}.")
+        raise DataError(f"{title} is empty (0 bytes): give {ALLOWED}")
     if count > MAX_BYTES:
-        raise DataError(f"{title} is larger than the {MAX_BYTES // 2**20} MiB allowed for a picture: save it smaller.")
+        raise DataError(f"{title} is larger than the {MAX_BYTES // 2**20} MiB allowed for a picture: save it smaller")
 
 
 def pixel_limit(title: str, size: tuple[int, int] | None) -> str:
     pixels = "too many" if size is None else f"{size[0]}x{size[1]}"
-    return f"{title} has {pixels} pixels, but at most {MAX_PIXELS // 10**6} million are decoded: save it smaller."
+    return f"{title} has {pixels} pixels, but at most {MAX_PIXELS // 10**6} million are decoded: save it smaller"
 
 
 def orientation(image: Image.Image) -> int:
@@ -259,7 +255,7 @@ def flatten(image: Image.Image, channels: int) -> Image.Image:
         levels = np.clip(np.asarray(image).astype(np.int64), 0, 65535)
         image = Image.fromarray(((levels + 128) // 257).astype(np.uint8))
     elif image.mode == "F":
-        raise DataError("A PIL image of mode F has no defined range: convert it to 8 bits (mode L or RGB) first.")
+        raise DataError("a PIL image of mode F has no defined range: convert it to 8 bits (mode L or RGB) first")
     elif image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)

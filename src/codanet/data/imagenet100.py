@@ -19,17 +19,17 @@ def load_imagenet100(
 ) -> ImageData:
     """The first 100 classes of the ImageNet folder `root`, shorter side resized to 256 and cut square."""
     if root is None or source != "auto":
-        raise DataError(f"ImageNet cannot be downloaded without an account: {LAYOUT}, and leave source out.")
+        raise DataError(f"ImageNet cannot be downloaded without an account: {LAYOUT}, and leave source out")
     for part in ("train", "val"):
         if not (root / part).is_dir():
-            raise DataError(f"'{root}' has no folder '{part}': {LAYOUT}.")
+            raise DataError(f"'{root}' has no folder '{part}': {LAYOUT}")
     wnids = [folder.name for folder in visible_folders(root / "train") if WNID.fullmatch(folder.name)][:CLASS_COUNT]
     if len(wnids) < CLASS_COUNT:
         raise DataError(
-            f"'{root / 'train'}' has {len(wnids)} ImageNet classes instead of {CLASS_COUNT} or more: {LAYOUT}."
+            f"'{root / 'train'}' has {len(wnids)} ImageNet classes instead of {CLASS_COUNT} or more: {LAYOUT}"
         )
     missing = [wnid for wnid in wnids if not (root / "val" / wnid).is_dir()]
     if missing:
-        raise DataError(f"'{root / 'val'}' lacks {len(missing)} class folders ({', '.join(missing[:3])}, …): {LAYOUT}.")
+        raise DataError(f"'{root / 'val'}' lacks {len(missing)} class folders ({', '.join(missing[:3])}, …): {LAYOUT}")
     train, val = listing(root / "train", wnids), listing(root / "val", wnids)
     return assemble("imagenet100", class_words(root, wnids), train, val, root, size or SIDE)

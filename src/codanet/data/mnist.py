@@ -40,9 +40,7 @@ def read_files(folder: Path) -> dict[str, Tensor]:
     images, labels, test_images, test_labels = (read_idx(folder, name) for name in FILES_MD5)
     for pixels, marks in ((images, labels), (test_images, test_labels)):
         if len(pixels) != len(marks) or marks.max() >= len(CLASSES):
-            raise DataError(
-                f"Images and labels in '{folder}' do not belong together: fetch the four MNIST files again."
-            )
+            raise DataError(f"images and labels in '{folder}' do not belong together: fetch the four MNIST files again")
     return {
         "train_images": images[:, None],
         "train_labels": labels.long(),
@@ -57,12 +55,12 @@ def read_idx(folder: Path, name: str) -> Tensor:
     try:
         content = plain.read_bytes() if plain.is_file() else gzip.decompress(packed.read_bytes())
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"'{plain}' (or .gz) is missing or damaged: fetch it again from {ADDRESS}.") from error
+        raise DataError(f"'{plain}' (or .gz) is missing or damaged: fetch it again from {ADDRESS}") from error
     rank = 3 if "idx3" in name else 1
     offset = 4 + 4 * rank
     shape = tuple(int(side) for side in np.frombuffer(content[4:offset], ">i4")) if len(content) > offset else ()
     if content[:4] != bytes((0, 0, 8, rank)) or len(content) - offset != np.prod(shape, dtype=np.int64):
-        raise DataError(f"'{plain}' is not a complete IDX file of {rank} dimensions: fetch it again from {ADDRESS}.")
+        raise DataError(f"'{plain}' is not a complete IDX file of {rank} dimensions: fetch it again from {ADDRESS}")
     return torch.from_numpy(np.frombuffer(content, np.uint8, offset=offset).reshape(shape).copy())
 
 

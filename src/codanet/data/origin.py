@@ -35,7 +35,7 @@ class Origin:
         """The decoded data and the checksum of their training part: from the cache, `root`, or `source`."""
         if source not in SOURCES or (source == "npm" and self.npm is None):
             allowed = [name for name in SOURCES if name != "npm" or self.npm is not None]
-            raise DataError(f"Source '{source}' is unknown for {self.name}: choose one of {', '.join(allowed)}.")
+            raise DataError(f"source '{source}' is unknown for {self.name}: choose one of {', '.join(allowed)}")
         if root is None:
             return stored(cache_root() / f"{self.name}.safetensors", lambda: self.fetched(source))
         place = self.locate(root)
@@ -63,13 +63,13 @@ class Origin:
             inside = unpack(place, folder / "unpacked")
             marked = self.marked(inside)
             if marked is None:
-                raise DataError(f"'{place}' does not hold {self.name}: expected {' or '.join(self.markers)} in it.")
+                raise DataError(f"'{place}' does not hold {self.name}: expected {' or '.join(self.markers)} in it")
             return self.read(marked)
 
     def locate(self, root: Path) -> Path:
         """The folder or archive of this data set at or below `root`."""
         if not root.exists():
-            raise DataError(f"'{root}' does not exist: pass the folder or archive of {self.name}, or leave root out.")
+            raise DataError(f"'{root}' does not exist: pass the folder or archive of {self.name}, or leave root out")
         if root.is_file():
             return root
         marked = self.marked(root)
@@ -78,7 +78,7 @@ class Origin:
             return archives[0]
         if marked is None:
             raise DataError(
-                f"'{root}' does not hold {self.name}: expected {' or '.join(self.markers)}, or the one archive of them."
+                f"'{root}' does not hold {self.name}: expected {' or '.join(self.markers)}, or the one archive of them"
             )
         return marked
 

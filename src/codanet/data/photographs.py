@@ -43,7 +43,7 @@ def load_photographs(root: Path, *, side: int = USUAL_SIDE, size: int | Size | N
     train, val = _readable(train, 0, errors), _readable(val, len(train.paths), errors)
     check_classes(train, classes, root)
     if not val.paths:
-        raise DataError(f"'{root}' has no readable picture to validate with: {LAYOUT}.")
+        raise DataError(f"'{root}' has no readable picture to validate with: {LAYOUT}")
     _warn_of_few(train, classes)
     _warn_of_leaks(train, val, root)
     shape = size_pair(size) if size else usual_shape(sizes, side)

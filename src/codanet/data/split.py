@@ -58,7 +58,7 @@ class Split(Dataset[Batch]):
     def __getitem__(self, index: int) -> Batch:
         images, labels = self.__getitems__([index])
         if not len(images):
-            raise DataError(f"Picture {index} cannot be read: check the folder.")
+            raise DataError(f"picture {index} cannot be read: check the folder")
         return images[0], labels[0]
 
 
@@ -71,7 +71,7 @@ class MemorySplit(Split):
         check_labels(labels, boxes)
         if images.dtype != torch.uint8 or images.ndim != 4 or len(images) != len(labels):
             raise DataError(
-                f"Images are {images.dtype} {list(images.shape)} for {len(labels)} labels: pass uint8 [N, C, H, W]."
+                f"images are {images.dtype} {list(images.shape)} for {len(labels)} labels: pass uint8 [N, C, H, W]"
             )
         self.images, self.labels, self.boxes = images, labels, boxes
 
@@ -107,7 +107,7 @@ class FolderSplit(Split):
     ) -> None:
         check_labels(labels, boxes)
         if len(paths) != len(labels):
-            raise DataError(f"{len(paths)} files were given for {len(labels)} labels: pass one label a file.")
+            raise DataError(f"{len(paths)} files were given for {len(labels)} labels: pass one label a file")
         self.paths = [str(path) for path in paths]
         self.labels, self.boxes = labels, boxes
         self.size, self.channels = size_pair(size), channels
@@ -136,7 +136,7 @@ class FolderSplit(Split):
         readable = [(index, image) for index, image in images if image is not None]
         if not readable and len(images) > 1:
             names = ", ".join(self.paths[index] for index in list(indices)[:3])
-            raise DataError(f"None of the {len(indices)} pictures of a batch can be read ({names}): check the folder.")
+            raise DataError(f"none of the {len(indices)} pictures of a batch can be read ({names}): check the folder")
         found = [image for _, image in readable]
         stacked = torch.stack(found) if found else torch.empty((0, self.channels, *self.size), dtype=torch.uint8)
         return stacked, self.labels[[index for index, _ in readable]]
@@ -189,7 +189,7 @@ def held_out(data: ImageData, number: int, seed: int) -> ImageData:
     """
     if not 0 < number < len(data.train):
         raise DataError(
-            f"{number} of {len(data.train)} training images cannot be held out: give a number in between, 0 for none."
+            f"{number} of {len(data.train)} training images cannot be held out: give a number in between, 0 for none"
         )
     kept, held = stratified(data.train.labels, number / len(data.train), seed)
     return replace(data, train=data.train.subset(kept), val=data.train.subset(held))
@@ -250,7 +250,7 @@ def batches(
         >>> images, labels = next(iter(batches(load_data("digits").train, 32)))  # doctest: +SKIP
     """
     if batch_size < 1 or workers < 0:
-        raise DataError(f"Batch size {batch_size} with {workers} workers: pass at least 1 image and 0 workers or more.")
+        raise DataError(f"batch size {batch_size} with {workers} workers: pass at least 1 image and 0 workers or more")
     return DataLoader(
         split,
         batch_size=batch_size,
@@ -288,9 +288,9 @@ def resized(images: Tensor, size: int | tuple[int, int] | None) -> Tensor:
 
 def check_labels(labels: Tensor, boxes: Tensor | None) -> None:
     if labels.dtype != torch.int64 or labels.ndim != 1:
-        raise DataError(f"Labels are {labels.dtype} {list(labels.shape)}: pass int64 [N].")
+        raise DataError(f"labels are {labels.dtype} {list(labels.shape)}: pass int64 [N]")
     if boxes is not None and boxes.shape != (len(labels), 4):
-        raise DataError(f"Boxes have shape {list(boxes.shape)} for {len(labels)} images: pass [N, 4].")
+        raise DataError(f"boxes have shape {list(boxes.shape)} for {len(labels)} images: pass [N, 4]")
 
 
 def stratified(labels: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:

@@ -29,7 +29,7 @@ def tiled_square(images: Sequence[Tensor]) -> Tensor:
 def mosaics(images: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     """Four images to a picture, [N / 4, C, 2H, 2W], with the labels of all four, [N / 4, classes] of ones and zeros."""
     if len(images) % 4:
-        raise DataError(f"{len(images)} images do not make mosaics of four: pass a multiple of 4.")
+        raise DataError(f"{len(images)} images do not make mosaics of four: pass a multiple of 4")
     return tiled(images, 2), torch.nn.functional.one_hot(labels, classes).view(-1, 4, classes).amax(1)
 
 

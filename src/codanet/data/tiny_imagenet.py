@@ -41,14 +41,14 @@ def read_files(folder: Path) -> dict[str, Tensor]:
     """Classes in the order of wnids.txt."""
     wnids = read_lines(folder / "wnids.txt")
     if not wnids or not all(map(WNID.fullmatch, wnids)):
-        raise DataError(f"'{folder / 'wnids.txt'}' is not a list of WordNet ids such as n02099601: {LAYOUT}.")
+        raise DataError(f"'{folder / 'wnids.txt'}' is not a list of WordNet ids such as n02099601: {LAYOUT}")
     numbers = {wnid: number for number, wnid in enumerate(wnids)}
     groups = [image_files(folder / "train" / wnid / "images") for wnid in wnids]
     labels = torch.tensor([number for number, group in enumerate(groups) for _ in group], dtype=torch.int64)
     train = Listing([path for group in groups for path in group], labels)
     data = assemble("tiny-imagenet", class_words(folder, wnids), train, read_annotations(folder, numbers), folder, SIDE)
     if not (isinstance(data.train, MemorySplit) and isinstance(data.val, MemorySplit) and data.val.boxes is not None):
-        raise DataError(f"'{folder}' has more pictures than fit into memory: load it as an image folder instead.")
+        raise DataError(f"'{folder}' has more pictures than fit into memory: load it as an image folder instead")
     return {
         "train_images": data.train.images,
         "train_labels": data.train.labels,
@@ -67,7 +67,7 @@ def read_annotations(folder: Path, numbers: dict[str, int]) -> Listing:
     for line in read_lines(path):
         fields = line.split()
         if len(fields) != 6 or fields[1] not in numbers or "/" in fields[0] or not all(map(str.isdigit, fields[2:])):
-            raise DataError(f"'{path}' has a line that is not 'file wnid x y x y' ({line!r}): {LAYOUT}.")
+            raise DataError(f"'{path}' has a line that is not 'file wnid x y x y' ({line!r}): {LAYOUT}")
         paths.append(folder / "val" / "images" / fields[0])
         labels.append(numbers[fields[1]])
         boxes.append([float(value) for value in fields[2:]])
@@ -78,7 +78,7 @@ def read_lines(path: Path) -> list[str]:
     try:
         return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, ValueError) as error:
-        raise DataError(f"'{path}' is missing or not text: {LAYOUT}.") from error
+        raise DataError(f"'{path}' is missing or not text: {LAYOUT}") from error
 
 
 def text_tensor(names: tuple[str, ...]) -> Tensor:

@@ -35,9 +35,9 @@ class Views:
 
     def __post_init__(self) -> None:
         if not 0 < self.least <= 1:
-            raise DataError(f"least is {self.least!r}: pass the smallest share of a photograph, above 0 and up to 1.")
+            raise DataError(f"least is {self.least!r}: pass the smallest share of a photograph, above 0 and up to 1")
         if not 0 <= self.colour < 1:
-            raise DataError(f"colour is {self.colour!r}: pass the share that colours change by, from 0 to below 1.")
+            raise DataError(f"colour is {self.colour!r}: pass the share that colours change by, from 0 to below 1")
 
     def view(self, photograph: Image.Image, picture: int, number: int) -> Image.Image:
         """View `number` of a photograph that is known as `picture`, [H, W] as `size` says."""

@@ -17,6 +17,7 @@ from .._support.crew import WAIT_SECONDS, Crew
 from .._support.messages import duration
 from .._support.progress import note, progress_bar
 from ..attribution import Registered, method_title
+from ..attribution.plain import Contributions
 from ..attribution.task import space_of
 from ..data import ImageData
 from ..data.pictures import Pictures
@@ -28,7 +29,8 @@ from ..metrics.predictions import ACCURACY
 from ..metrics.scores import Scores
 from ..models.classifier import baseline, network_input
 from ..models.hybrid import HybridNet
-from ..models.self_explaining import encodes
+from ..models.network import bare
+from ..models.self_explaining import SelfExplaining, encodes
 from .methods import Timed, fits
 from .records import Key, Record, Records
 from .sanity_maps import keep_sanity_maps
@@ -244,6 +246,7 @@ class Measurement:
                 maps=maps,
                 attribute=method,
                 empty=self._empty(label, method, images),
+                bias=self._bias(label, method),
             )
             for key, metric in zip(keys, metrics, strict=True):
                 if not self.records.has(key, start):
@@ -264,6 +267,11 @@ class Measurement:
         if on_image and encodes(model):
             return network_input(model, torch.zeros_like(images[:1]))
         return None
+
+    def _bias(self, label: str, method: Attribute) -> float | None:
+        model = bare(self.models[label])
+        own = isinstance(method, Registered) and isinstance(method.settings, Contributions)
+        return model.logit_bias if own and isinstance(model, SelfExplaining) else None
 
     def _on_method(self, label: str, name: str, method: Attribute, metric: Metric) -> Stage:
         key, few = (label, name, metric.name), self.samples[: metric.n]

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from ..data.examples import examples
 from ..data.image import fit, to_tensor
+from ..models.explanation import completeness_error
 from ..models.network import CoDANet
 
-LOGITS, MAPS, SUMS = 1e-4, 1e-4, 1e-4  # the most that a file may differ
+LOGITS, MAPS, SUMS = 1e-4, 1e-4, 1e-5  # the most that a file may differ
 OPEN_SIZE = (64, 64)  # what a model that takes any size is checked with
 PIXELS = 1 << 17  # at most, in all the images of a check
 
@@ -29,7 +30,7 @@ class Differences:
     images: int
     logits: float  # |Δ logit| / max(1, |logit|)
     maps: float  # |Δ contribution| / the largest contribution of all
-    sums: float  # |Σ contributions + b0 - logit| / max(1, |logit|, a hundredth of Σ |contribution|)
+    sums: float  # |Σ contributions - (logit - b0)| / Σ |contribution|, less what float32 rounds of the logit
     classes: int  # images that get another class
 
     @property
@@ -68,15 +69,21 @@ def differences(
     ours, theirs = why.logits.double().cpu().numpy(), logits.astype(np.float64)
     shown, expected = maps.astype(np.float64), why.contributions.sum(-3).double().cpu().numpy()
     with np.errstate(invalid="ignore"):
-        sums = shown.sum((1, 2)) + model.logit_bias - theirs[np.arange(len(theirs)), targets.numpy()]
-        size = np.maximum(np.abs(theirs[np.arange(len(theirs)), targets.numpy()]), np.abs(shown).sum((1, 2)) / 100)
         return Differences(
             images=len(images),
             logits=_largest(np.abs(theirs - ours) / np.maximum(1, np.abs(ours))),
             maps=_largest(np.abs(shown - expected)) / (float(np.abs(expected).max()) or 1.0),
-            sums=_largest(np.abs(sums) / np.maximum(1, size)),
+            sums=_largest(_sums(shown, theirs[np.arange(len(theirs)), targets.numpy()], model.logit_bias)),
             classes=_confused(ours, predicted.numpy()),
         )
+
+
+def _sums(maps: NDArray[np.float64], logits: NDArray[np.float64], bias: float) -> NDArray[np.float64]:
+    """The completeness errors of maps [N, H, W], without what float32 cannot say of logits [N] in which b0 is included."""
+    errors = completeness_error(torch.from_numpy(maps).flatten(1), torch.from_numpy(logits - bias)).numpy()
+    scale = np.maximum(np.abs(maps).sum((1, 2)), np.abs(logits - bias))
+    rounding = 4 * np.finfo(np.float32).eps * np.abs(logits)
+    return np.maximum(0.0, errors - rounding / np.where(scale > 0, scale, 1.0))
 
 
 def worst(parts: list[Differences]) -> Differences:

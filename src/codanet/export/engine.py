@@ -33,7 +33,7 @@ def engine(*, download: bool = True) -> Path:
     if _complete(folder):
         return folder
     if not download:
-        raise DataError(f"{PACKAGE} {VERSION} is not in '{folder}': make a page with `codanet page` to fetch it.")
+        raise DataError(f"{PACKAGE} {VERSION} is not in '{folder}': make a page with `codanet page` to fetch it")
     lock = folder.with_name(f".{folder.name}.lock")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -64,12 +64,12 @@ def _fetched(place: Path, folder: Path) -> None:
                 fetch(f"{ADDRESS}/{name}", folder / name, sha256=digest)
         except NetworkError as error:
             raise NetworkError(
-                f"The page needs {PACKAGE} {VERSION}, which could be had neither through npm "
-                f"({_reason(problem)}) nor from its address ({_reason(error)}): try again with a network, once."
+                f"the page needs {PACKAGE} {VERSION}, which could be had neither through npm "
+                f"({_reason(problem)}) nor from its address ({_reason(error)}): try again with a network, once"
             ) from None
     if not _complete(folder):
-        raise DataError(f"{PACKAGE} {VERSION} is not what it was: update codanet, or try again.")
+        raise DataError(f"{PACKAGE} {VERSION} is not what it was: update codanet, or try again")
 
 
 def _reason(error: Exception) -> str:
-    return str(error).split(": ")[0].rstrip(".")
+    return str(error).split(": ")[0]

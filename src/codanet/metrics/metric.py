@@ -40,6 +40,7 @@ class Sample:
     grids: Grids | None = None
     attribute: Attribute = contributions
     empty: Tensor | None = None  # the network input that the maps are relative to, if not a removed pixel everywhere
+    bias: float | None = None  # the logit that no pixel adds to, of a network's own maps
     points: int = POINTS
     seed: int = 0
     keep: Callable[[SanityCheck], None] = lambda check: None  # takes what a figure needs besides the scores

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 class SelfExplaining(nn.Module, ABC):
     """A classifier whose maps add up to its logits, less a bias that no pixel adds."""
 
+    logit_bias: float
     encodes: bool = False  # whether it computes on [x, 1-x], where a removed pixel is 0 in all channels
 
     def encode(self, images: Tensor) -> Tensor:

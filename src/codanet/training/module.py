@@ -130,7 +130,7 @@ class Classification(LightningModule):
         images, labels = batch
         if not len(labels):  # of one picture, which is damaged: an update without a gradient, which changes nothing
             if self.trainer.world_size > 1:  # where the other processes would wait for one
-                raise DataError("A process has no readable picture in its batch: replace the damaged one.")
+                raise DataError("a process has no readable picture in its batch: replace the damaged one")
             return None
         generator = self.generator(index)
         with torch.set_grad_enabled(self.settings.finetune):  # below the layers there is something to learn, or not
@@ -181,7 +181,7 @@ class Classification(LightningModule):
                 setattr(self, name, counts.double().cpu())
         total, right, number = self.counts.tolist()
         if not number:
-            raise DataError("No picture to validate with can be read: check the folder.")
+            raise DataError("no picture to validate with can be read: check the folder")
         self.log("val_loss", total / number, rank_zero_only=True)
         self.log("val_accuracy", right / number, prog_bar=True, rank_zero_only=True)
 
