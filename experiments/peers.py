@@ -7,8 +7,9 @@
 Every network sees the same augmented images, small ones first (16x16, growing to 32x32 in the first 65% of the time),
 with one objective, one-vs-all, and a learning rate that rises and falls once over the time it has. CoDA-Nets are
 trained as the recipe cifar10-cpu has it (Muon, a rising T, a term against evidence for wrong classes), the others with
-Adam. 5,000 training images are held out; the test images are looked at once, by the evaluation. Time is the processor's,
-so that other work on the machine costs nobody a step. Stopped and started again, it goes on from the last minute.
+Adam. 5,000 training images are held out; the test images are looked at once, by the evaluation. Time is the
+processor's, so that other work on the machine costs nobody a step. Stopped and started again, it goes on from the last
+minute.
 """
 
 import argparse

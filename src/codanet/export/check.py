@@ -79,7 +79,7 @@ def differences(
 
 
 def _sums(maps: NDArray[np.float64], logits: NDArray[np.float64], bias: float) -> NDArray[np.float64]:
-    """The completeness errors of maps [N, H, W], without what float32 cannot say of logits [N] in which b0 is included."""
+    """The completeness errors of maps [N, H, W], less what float32 rounds of logits [N] that hold b0 as well."""
     errors = completeness_error(torch.from_numpy(maps).flatten(1), torch.from_numpy(logits - bias)).numpy()
     scale = np.maximum(np.abs(maps).sum((1, 2)), np.abs(logits - bias))
     rounding = 4 * np.finfo(np.float32).eps * np.abs(logits)

@@ -2,8 +2,8 @@
 
 |Σ map - (logit - logit of an empty input)|, over Σ |map|: over what was distributed, so that b0 does not count. For an
 empty input a CoDA-Net's logits are b0, so that its contributions have nothing but rounding here; Integrated Gradients
-has the error of its integral. A network whose own maps add up to logit - b0 is measured against b0, whatever it makes of
-an empty input.
+has the error of its integral. A network whose own maps add up to logit - b0 is measured against b0, whatever it makes
+of an empty input.
 """
 
 import torch
