@@ -7,9 +7,9 @@
 Every network sees the same augmented images, small ones first (16x16, growing to 32x32 in the first 65% of the time),
 with one objective, one-vs-all, and a learning rate that rises and falls once over the time it has. CoDA-Nets are
 trained as the recipe cifar10-cpu has it (Muon, a rising T, a term against evidence for wrong classes), the others with
-Adam. 5,000 training images are held out; the test images are looked at once, by the evaluation. Time is the
-processor's, so that other work on the machine costs nobody a step. Stopped and started again, it goes on from the last
-minute.
+Adam. 5,000 training images are held out; the test images are looked at once, by the evaluation. A network without maps
+of its own gets the post-hoc method that localises best on two grids of held-out images. Time is the processor's, so
+that other work on the machine costs nobody a step. Stopped and started again, it goes on from the last minute.
 """
 
 import argparse
@@ -27,10 +27,14 @@ from torch.nn.functional import interpolate
 
 import codanet
 from codanet._support.files import replacing
+from codanet.attribution import Registered, settings_of
 from codanet.data import batches, load_data
 from codanet.data.augmentation import augmentation
+from codanet.data.pictures import Pictures
 from codanet.data.split import held_out
+from codanet.data.tiling import make_grids, possible_grids
 from codanet.evaluation import Results, evaluate
+from codanet.metrics import confident_images, localisation, predict
 from codanet.models.network import CoDANet
 from codanet.models.peers import PEERS, Peer, create_peer
 from codanet.models.self_explaining import SelfExplaining
@@ -41,6 +45,8 @@ from codanet.training.muon import Muon
 NETWORKS = ("s_coda_r1_8", "s_coda_r1_4", *PEERS)
 TITLES = {"s_coda_r1_8": "S-CoDA, rank 1/8", "s_coda_r1_4": "S-CoDA, rank 1/4"} | {k: v.title for k, v in PEERS.items()}
 POST_HOC = ("gradcam", "occlusion9", "ixg", "intgrad")
+METRICS = ("accuracy", "localisation", "removal-least")
+GRID, CHOICE = 3, 2  # images a side; grids on which a network's method is chosen
 BATCH, HOLDOUT, SMALL, GROWN = 128, 5000, 16, 0.65
 TEMPERATURES = (1000.0, 80000.0)  # of a CoDA-Net, from the first image to the last
 EVIDENCE = 0.2  # weight of what speaks for wrong classes in a CoDA-Net's loss
@@ -129,56 +135,58 @@ def _keep(file: Path, model: nn.Module, optimiser: torch.optim.Optimizer, progre
         torch.save(state, part)
 
 
-def judged(name: str, weights: Path, folder: Path, options: argparse.Namespace) -> Results | None:
-    """By its own maps if it has some, and by post-hoc methods; None if it is sure of too few images for grids."""
-    own = ("contributions",) if isinstance(codanet.load(weights), SelfExplaining) else ()
-    metrics = ["accuracy", "localisation", "removal-least"]
+def choice(model: nn.Module, data: Any) -> dict[str, float]:
+    """What may explain the network, with its localisation on a few grids of held-out images: its own maps alone, if it
+    makes some, or all post-hoc methods; GradCAM, if the network is sure of too few images."""
+    if isinstance(model, SelfExplaining):
+        return {"contributions": math.nan}
+    pictures = Pictures(data.val)
+    confident = confident_images(predict(model, pictures).scores())
+    if possible_grids([len(images) for images in confident.values()], GRID**2) < CHOICE:
+        return {POST_HOC[0]: math.nan}
+    grids = make_grids(confident, CHOICE, GRID)
+    methods = {name: Registered(settings_of(name)) for name in POST_HOC}
+    return {name: localisation(model, pictures, grids, method).mean for name, method in methods.items()}
+
+
+def judged(method: str, weights: Path, folder: Path, options: argparse.Namespace) -> Results:
+    """On the test images; without localisation if the network is sure of too few of them for so many grids."""
     asked: dict[str, Any] = {"grids": options.grids, "images": options.images, "points": 17, "quiet": True}
-    for some in (metrics, ["accuracy", "removal-least"]):
-        try:
-            return evaluate([str(weights)], "cifar10", (*own, *POST_HOC), some, folder / "evaluation", **asked)
-        except ValueError as error:
-            print(f"{name}: {error}")
-    return None
+    try:
+        return evaluate([str(weights)], "cifar10", [method], METRICS, folder / "evaluation", **asked)
+    except ValueError as error:
+        print(f"{folder.name}: {error}")
+        metrics = [metric for metric in METRICS if metric != "localisation"]
+        return evaluate([str(weights)], "cifar10", [method], metrics, folder / "evaluation", **asked)
 
 
 def row(name: str, progress: Progress, results: Results, parameters: int) -> dict[str, Any]:
-    """Of the model's own maps, or of its best post-hoc method by localisation."""
-    ((label, *_),) = {(line.model,) for line in results.rows}
-    shares = [line for line in results.rows if line.metric == "localisation"]
-    own = [line for line in shares if line.method == "contributions"]
-    best = own[0] if own else max(shares, key=lambda line: line.mean, default=None)
-    accuracy = results.row(label, "", "accuracy")
     facts: dict[str, Any] = {"network": TITLES[name], "parameters": parameters}
     facts |= {"hours": round(progress.seconds / 3600, 3), "steps": progress.step, "held_out": progress.accuracy}
-    facts |= {"accuracy": accuracy.mean, "accuracy_interval": [accuracy.low, accuracy.high], "n": accuracy.n}
-    if best is not None:
-        removed = results.row(label, best.method, "removal-least")
-        facts |= {"maps": best.method, "localisation": best.mean, "localisation_interval": [best.low, best.high]}
-        facts |= {"scores": best.n, "removal": removed.mean, "removal_interval": [removed.low, removed.high]}
-        facts["ms_per_map"] = 1000 * removed.seconds_per_map
+    for line in results.rows:
+        key = {"removal-least": "removal"}.get(line.metric, line.metric)
+        facts |= {key: line.mean, f"{key}_interval": [line.low, line.high], f"{key}_n": line.n}
+        if line.metric == "removal-least":
+            facts |= {"maps": line.method, "ms_per_map": 1000 * line.seconds_per_map}
     return facts
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    heads = ["network", "parameters", "hours", "accuracy, test (n)", "maps", "localisation (scores)"]
+    heads = ["network", "parameters", "hours", "accuracy", "maps", "localisation"]
     heads += ["removal, least first", "ms/map"]
     lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
     for facts in sorted(rows, key=lambda facts: -facts["accuracy"]):
         cells = [facts["network"], f"{facts['parameters'] / 1e6:.2f} M", f"{facts['hours']:.2f}"]
-        cells.append(f"{_spread(facts, 'accuracy')}, {facts['n']}")
-        if "maps" in facts:
-            cells += [facts["maps"], f"{_spread(facts, 'localisation')}, {facts['scores']}", _spread(facts, "removal")]
-            cells.append(f"{facts['ms_per_map']:.1f}")
-        else:
-            cells += ["", "sure of too few images", "", ""]
+        cells += [_spread(facts, "accuracy"), facts["maps"]]
+        cells.append(_spread(facts, "localisation") if "localisation" in facts else "sure of too few images")
+        cells += [_spread(facts, "removal"), f"{facts['ms_per_map']:.1f}"]
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n\nSeed 0; 95% bootstrap intervals."
+    return "\n".join(lines) + "\n\nSeed 0; 95% bootstrap intervals; n behind them."
 
 
 def _spread(facts: dict[str, Any], name: str) -> str:
     low, high = facts[f"{name}_interval"]
-    return f"{facts[name]:.3f} ({low:.3f} to {high:.3f})"
+    return f"{facts[name]:.3f} ({low:.3f} to {high:.3f}; {facts[f'{name}_n']})"
 
 
 def picture(rows: list[dict[str, Any]]) -> Figure:
@@ -186,7 +194,7 @@ def picture(rows: list[dict[str, Any]]) -> Figure:
     figure = Figure((5.2, 4.0), dpi=200, facecolor="white", layout="constrained")
     axes = figure.subplots()
     for facts in rows:
-        if "maps" not in facts:
+        if "localisation" not in facts:
             continue
         own = facts["maps"] == "contributions"
         x, y = facts["localisation"], 100 * facts["accuracy"]
@@ -215,12 +223,13 @@ def main() -> None:
         folder = options.output / "peers" / f"{name}-{options.minutes:g}-minutes"
         folder.mkdir(parents=True, exist_ok=True)
         weights, progress = trained(name, data, folder, 60 * options.minutes)
-        results = judged(name, weights, folder, options)
-        if results is not None:
-            parameters = sum(parameter.numel() for parameter in untrained(name, data.classes).parameters())
-            facts = row(name, progress, results, parameters)
-            print(json.dumps(facts), flush=True)
-            _write(folder / "row.json", json.dumps(facts, indent=1))
+        model = codanet.load(weights)
+        methods = choice(model, data)
+        results = judged(max(methods, key=methods.__getitem__), weights, folder, options)
+        facts = row(name, progress, results, sum(parameter.numel() for parameter in model.parameters()))
+        facts["choice"] = {} if len(methods) == 1 else methods
+        print(json.dumps(facts), flush=True)
+        _write(folder / "row.json", json.dumps(facts, indent=1))
         publish(options)
 
 

@@ -269,12 +269,13 @@ def test_the_comparison_trains_is_taken_up_again_and_drawn(tmp_path):
     longer = peers.trained("bcos_resnet20", data, tmp_path, first.seconds + 0.1)[1]
     kept = torch.load(tmp_path / "last.pt", weights_only=True)["progress"]
     assert kept["step"] == longer.step > first.step  # given more time, it keeps its end and is measured again
-    facts = {"network": "A", "parameters": 2e6, "hours": 0.5, "n": 9, "accuracy": 0.5, "accuracy_interval": [0.4, 0.6]}
-    maps = {"maps": "gradcam", "localisation": 0.3, "localisation_interval": [0.2, 0.4], "scores": 8, "ms_per_map": 2.0}
-    maps |= {"removal": 0.7, "removal_interval": [0.6, 0.8]}
+    facts = {"network": "A", "parameters": 2e6, "hours": 0.5, "maps": "gradcam", "ms_per_map": 2.0}
+    facts |= {"accuracy": 0.5, "accuracy_interval": [0.4, 0.6], "accuracy_n": 9}
+    facts |= {"removal": 0.7, "removal_interval": [0.6, 0.8], "removal_n": 7}
+    maps = {"localisation": 0.3, "localisation_interval": [0.2, 0.4], "localisation_n": 8}
     words = peers.table([facts, {**facts, **maps, "network": "B", "accuracy": 0.6}])
     assert words.splitlines()[2].startswith(
-        "| B | 2.00 M | 0.50 | 0.600 (0.400 to 0.600), 9 | gradcam | 0.300 (0.200 to 0.400), 8 |"
+        "| B | 2.00 M | 0.50 | 0.600 (0.400 to 0.600; 9) | gradcam | 0.300 (0.200 to 0.400; 8)"
     )
     assert "sure of too few images" in words
     picture = save(peers.picture([facts, {**facts, **maps}]), tmp_path / "peers.png")
