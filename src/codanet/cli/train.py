@@ -29,7 +29,7 @@ WORDS = {"true": True, "yes": True, "false": False, "no": False, "null": None, "
 def parser() -> Parser:
     """The settings are the fields of `Settings`, with what its docstring says about each."""
     parser = Parser("train", ABOUT, EXAMPLES)
-    parser.add_argument("recipe", metavar="RECIPE", help="its name, or a folder of pictures, or a YAML file of settings")
+    parser.add_argument("recipe", metavar="RECIPE", help="a name, a folder of pictures, or a YAML file of settings")
     parser.add_argument("-o", "--output", metavar="FOLDER", help="where the run is kept (default: runs/RECIPE)")
     parser.add_argument("--config", metavar="FILE", help="YAML file of settings that replace the recipe's")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
