@@ -1,6 +1,6 @@
 """The command line: one command per task, each thin over the library's own functions.
 
-Exit codes: 0 all is well, 1 some of it failed, 2 a mistake in what was asked, 130 stopped by Ctrl-C.
+Exit codes: 0 all is well, 1 part of the work failed, 2 a mistake in the command, 130 stopped by Ctrl-C.
 """
 
 import errno
@@ -20,21 +20,21 @@ USAGE = """\
 codanet: image classifiers whose every decision is an exact sum of pixel contributions
 
   codanet explain cifar10 cat.jpg          which pixels speak for the class, which against: why.png
-  codanet train digits                     train on the embedded digits, under a minute
-  codanet train path/to/pictures           train on your own: one folder per class
-  codanet train photos/ --backbone efficientnet_lite0     photographs: better, and in minutes
+  codanet train digits                     train on the built-in digits, under a minute
+  codanet train path/to/pictures           train on your own pictures, one folder per class
+  codanet train photos/ --backbone efficientnet_lite0     for photographs: better, and in minutes
   codanet train cifar10-cpu --epochs 2     a recipe, with a setting of your own
-  codanet evaluate cifar10 --data cifar10  measure its explanations beside those of other methods
+  codanet evaluate cifar10 --data cifar10  compare its explanations with those of other methods
   codanet report runs/digits               a run or an evaluation as one page to look at
   codanet demo                             a web page: give it a picture, see why
   codanet export cifar10 -o cifar10.onnx   the model with its explanation, for any language
-  codanet page cifar10 -o why.html         a page that explains pictures with no server at all
-  codanet recipes                          what can be trained, and what the paper says of it
+  codanet page cifar10 -o why.html         a page that explains pictures without a server
+  codanet recipes                          what can be trained, and what the paper says about it
   codanet models                           the networks, with their sizes
   codanet bench --output bench.json        speed and memory against the paper's Algorithm 1
   codanet completion bash                  a script for the Tab key
 
-codanet COMMAND --help tells more of each, with examples."""
+codanet COMMAND --help explains each command, with examples."""
 
 
 # where each command's main(arguments) is; a module is imported only when its command is given
@@ -83,10 +83,10 @@ def _run(command: str, rest: list[str], heard: Interrupts) -> int:
     except KeyboardInterrupt:
         return _stopped(command)
     except BrokenPipeError:  # the reader of our output, `head` for example, has closed it
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (closed by Python's end)
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (closed when Python ends)
         return 0
     except Exception as error:
-        if heard.came:  # a library that meets one while it is imported may make another error of it
+        if heard.came:  # interrupted while it is imported, a library may turn that into another error
             return _stopped(command)
         if not isinstance(error, ValueError | OSError):
             raise
@@ -114,15 +114,15 @@ def _plain_warnings() -> Iterator[None]:
 
 
 def _stopped(command: str) -> int:
-    # An interrupt that came out of code given as text, as dataclasses are made, is noted by Python as one that nobody
-    # caught, and would end the process by the signal; text that ends well takes the note back.
+    # If an interrupt comes out of code that is executed from text, as when a dataclass is made, Python records it as
+    # uncaught and would end the process by the signal. Executing text that ends well clears that record.
     exec("")
     print(f"codanet: stopped{RESUMED.get(command, '')}", file=sys.stderr)
     return 130
 
 
 def _sentence(error: ValueError | OSError) -> str:
-    """What the system says, without its numbers; and what to do about a full disk."""
+    """What the system says, without error numbers, and what to do about a full disk."""
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
     place = f"{error.filename}: " if error.filename else ""

@@ -11,7 +11,7 @@ from ..training.settings import list_recipes
 from .names import DATA_SETS, METHODS, PALETTES, STYLES
 from .parser import Parser
 
-ABOUT = "Print a script that lets the Tab key complete commands, options and names. It is read once, at login."
+ABOUT = "Print a script that lets the Tab key complete commands, options and names. The shell reads it when it starts."
 EXAMPLES = """\
   codanet completion bash >> ~/.bashrc
   codanet completion zsh >> ~/.zshrc
@@ -20,7 +20,7 @@ EXAMPLES = """\
 
 def parser() -> Parser:
     parser = Parser("completion", ABOUT, EXAMPLES)
-    parser.add_argument("shell", choices=SHELLS, help="whose script to print")
+    parser.add_argument("shell", choices=SHELLS, help="which shell to print the script for")
     return parser
 
 
@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _options() -> dict[str, list[str]]:
-    """The options of every command, as its own help tells them."""
+    """The options of every command, taken from its own help."""
     from . import COMMANDS
 
     offered = {}
@@ -40,7 +40,7 @@ def _options() -> dict[str, list[str]]:
         try:
             with redirect_stdout(text):
                 import_module(module, __package__).main(["--help"])
-        except (SystemExit, ImportError):  # an extra that is not installed has no options to offer
+        except (SystemExit, ImportError):  # if its extra is not installed, a command has no options to offer
             pass
         options = re.findall(r"(?:^ {2,4}|, )(--[a-z][a-z0-9_.-]*)", text.getvalue(), re.MULTILINE)
         offered[command] = sorted({option.replace("_", "-") for option in options})

@@ -7,12 +7,12 @@ from ..models.weight_files import list_shipped, weights_file
 from .parser import Parser
 
 ABOUT = """\
-A web page: give it a picture, see the prediction and why. It is served to this machine alone unless --host says
-otherwise; pictures given to it stay in memory and are forgotten after an hour."""
+Serve a web page: give it a picture, see the prediction and why. Only this machine can reach it unless --host says
+otherwise. Pictures stay in memory and are forgotten after an hour."""
 EXAMPLES = """\
-  codanet demo                                       the model that comes with codanet
+  codanet demo                                       the models that come with codanet
   codanet demo runs/digits/model.safetensors         your own
-  codanet demo model.safetensors --examples cifar10  with pictures of a data set to begin with
+  codanet demo model.safetensors --examples cifar10  with pictures of a data set as examples
   codanet demo --host 0.0.0.0 --port 8000            for everyone on the network"""
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -24,8 +24,8 @@ def parser() -> Parser:
     )
     parser.add_argument("--host", default=LOCAL[0], help="address to serve at (%(default)s)")
     parser.add_argument("--port", type=int, metavar="N", help="default: the first free one from 7860")
-    parser.add_argument("--share", choices=("no", "yes"), default="no", help="a public address by Gradio (%(default)s)")
-    parser.add_argument("--examples", metavar="DATA", help="data set or folder whose pictures are offered")
+    parser.add_argument("--share", choices=("no", "yes"), default="no", help="public address via Gradio (%(default)s)")
+    parser.add_argument("--examples", metavar="DATA", help="data set or folder to take example pictures from")
     return parser
 
 

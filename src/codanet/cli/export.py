@@ -11,18 +11,18 @@ Write a model and its explanation as one graph that runs without codanet: image 
 contributions out. The file is compared with PyTorch before it is kept."""
 EXAMPLES = """\
   codanet export cifar10 -o cifar10.onnx             for onnxruntime in any language, and in a browser
-  codanet export cifar10 -o small.onnx --half        half the bytes; says what that costs
+  codanet export cifar10 -o small.onnx --half        half the bytes; prints what that costs
   codanet export model.safetensors -o model.pt2      for torch.export.load
-  codanet export cifar10 -o fixed.onnx --size 32 32  for runtimes that want to know every size"""
+  codanet export cifar10 -o fixed.onnx --size 32 32  for runtimes that need to know every size"""
 
 
 def parser() -> Parser:
     parser = Parser("export", ABOUT, EXAMPLES)
     parser.add_argument("model", metavar="MODEL", help="a .safetensors file, or the name of a shipped model")
     parser.add_argument("-o", "--output", metavar="FILE", required=True, help=".onnx or .pt2")
-    parser.add_argument("--format", choices=EXPORT_FORMATS, help="default: what FILE ends in")
-    parser.add_argument("--channels", action="store_true", help="also the contributions of every encoded channel")
-    parser.add_argument("--rows", action="store_true", help="also the row of W")
+    parser.add_argument("--format", choices=EXPORT_FORMATS, help="default: by the ending of FILE")
+    parser.add_argument("--channels", action="store_true", help="also write the contributions of every encoded channel")
+    parser.add_argument("--rows", action="store_true", help="also write the row of W")
     parser.add_argument("--size", type=int, nargs=2, metavar=("H", "W"), help="the only image size it takes (any)")
     parser.add_argument("--half", action="store_true", help="weights in half precision, ONNX only")
     return parser

@@ -6,8 +6,8 @@ from .parser import Parser
 from .table import print_table
 
 ABOUT = """\
-The networks by name: those whose weights come with the package, ready for codanet explain, and the paper's and ours to
-train with codanet train --model NAME."""
+List the networks by name: those whose weights come with the package, ready for codanet explain, and those of the paper
+and ours, to train with codanet train --model NAME."""
 EXAMPLES = """\
   codanet models
   codanet models --json"""

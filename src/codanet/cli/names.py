@@ -1,7 +1,7 @@
 """The names that help texts and the Tab key offer.
 
-The registries that own them need PyTorch, and help must not wait for it; so they are written out here, and
-tests/test_cli.py holds them equal to the registries.
+The registries that own them need PyTorch, and help must not wait for it. So they are written out here, and
+tests/test_light.py checks that they equal the registries.
 """
 
 METHODS = (
@@ -35,7 +35,7 @@ METRICS = (
     "sanity",
 )
 FAMILIES = ("removal",)
-QUANTUS = "quantus:"  # and the name of one of its metrics
+QUANTUS = "quantus:"  # followed by the name of one of its metrics
 METRICS_OF_THE_PAPER = ("accuracy", "localisation", "removal")
 POINTS = 129  # on a removal curve
 DATA_SETS = ("digits", "mnist", "cifar10", "tiny-imagenet", "imagenet100")

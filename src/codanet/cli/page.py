@@ -6,19 +6,19 @@ from ..models.weight_files import weights_file
 from .parser import Parser
 
 ABOUT = """\
-One HTML file in which models explain any picture, in the browser alone: no server, no network, nothing sent anywhere.
-Open it from disk, put it on any web space, or send it to someone."""
+Write one HTML file in which models explain any picture, all in the browser: no server, no network, nothing sent
+anywhere. Open it from disk, put it on any web server, or send it to someone."""
 EXAMPLES = """\
   codanet page cifar10 -o why.html                   a model that comes with codanet
-  codanet page cifar10 mine.safetensors -o why.html  several, to choose from
-  codanet page cifar10 -o small.html --half          fewer bytes, slightly other numbers"""
+  codanet page cifar10 mine.safetensors -o why.html  several models to choose from
+  codanet page cifar10 -o small.html --half          fewer bytes, slightly different numbers"""
 
 
 def parser() -> Parser:
     parser = Parser("page", ABOUT, EXAMPLES)
     parser.add_argument("models", metavar="MODEL", nargs="+", help="a .safetensors file, or a shipped model's name")
     parser.add_argument("-o", "--output", metavar="FILE", default="why.html", help="the page (%(default)s)")
-    parser.add_argument("--examples", metavar="DATA", help="data set or folder whose pictures are offered")
+    parser.add_argument("--examples", metavar="DATA", help="data set or folder to take example pictures from")
     parser.add_argument("--half", action="store_true", help="weights in half precision")
     return parser
 

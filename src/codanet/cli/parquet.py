@@ -14,7 +14,7 @@ from .workers import together
 
 
 def tabulated(options: argparse.Namespace, arguments: list[str], paths: list[Path]) -> int:
-    """What is on disk in the end, in a line or as JSON."""
+    """Write the table, and print what is on disk in the end, in a line or as JSON."""
     if options.layers or options.compare:
         raise ValueError("a table holds the model's own maps: leave out --layers and --compare, or --parquet")
     if not options.output:

@@ -1,4 +1,4 @@
-"""What the commands' parsers have in common: short help with examples, and one sentence for a mistake."""
+"""What the parsers of all commands share: short help with examples, and one sentence for a mistake."""
 
 import argparse
 from typing import Any, NoReturn
@@ -18,7 +18,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse(self, arguments: list[str]) -> argparse.Namespace:
-        """Options may stand anywhere among the files; an unknown one is answered with the nearest."""
+        """Options may stand anywhere among the files; for an unknown one the error suggests the nearest."""
         parsed, unknown = self.parse_known_intermixed_args(arguments)
         if unknown:
             word = unknown[0].partition("=")[0]

@@ -15,22 +15,22 @@ from ..training.settings import FIELDS, RECIPE_ONLY, Settings, changed, load_rec
 from .parser import Parser
 
 ABOUT = """\
-Train a CoDA-Net. Started again, a stopped run goes on where it stopped.
-A setting that is not given is the recipe's; the defaults below are for what a recipe leaves out."""
+Train a CoDA-Net. To resume a stopped run, give the same command again.
+Settings that you do not give come from the recipe; the defaults below apply where the recipe says nothing."""
 EXAMPLES = """\
   codanet train digits                            under a minute, nothing to download
-  codanet train pictures                          your own small ones: pictures/cat/1.jpg, pictures/dog/7.png, …
-  codanet train photos/ --backbone efficientnet_lite0    photographs, in minutes: the same, on a pre-trained network
+  codanet train pictures                          your own small pictures: pictures/cat/1.jpg, pictures/dog/7.png, …
+  codanet train photos/ --backbone efficientnet_lite0    photographs, in minutes, on a pre-trained network
   codanet train cifar10-cpu --epochs 2 --json     a recipe, with a setting of your own
   codanet train mine.yaml --output runs/mine      settings in a file"""
 WORDS = {"true": True, "yes": True, "false": False, "no": False, "null": None, "none": None}
 
 
 def parser() -> Parser:
-    """The settings are those of `Settings`, with what its docstring says of each."""
+    """The settings are the fields of `Settings`, with what its docstring says about each."""
     parser = Parser("train", ABOUT, EXAMPLES)
-    parser.add_argument("recipe", metavar="RECIPE", help="its name, a folder of pictures, or a YAML file of settings")
-    parser.add_argument("-o", "--output", metavar="FOLDER", help="of the run (default: runs/RECIPE)")
+    parser.add_argument("recipe", metavar="RECIPE", help="a name, a folder of pictures, or a YAML file of settings")
+    parser.add_argument("-o", "--output", metavar="FOLDER", help="where the run is kept (default: runs/RECIPE)")
     parser.add_argument("--config", metavar="FILE", help="YAML file of settings that replace the recipe's")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     group, about = parser.add_argument_group("settings"), setting_help()
@@ -46,7 +46,7 @@ def parser() -> Parser:
 
 
 def setting_help() -> dict[str, str]:
-    """What the docstring of `Settings` says of each setting."""
+    """What the docstring of `Settings` says about each setting."""
     text = cleandoc(Settings.__doc__ or "")
     entries = re.findall(r"^    (\w+): (.*(?:\n        .*)*)", text, re.MULTILINE)
     return {name: " ".join(words.split()) for name, words in entries}
@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
     changes |= {name: _said(value, kinds[name]) for name, value in given.items()}
     recipe = load_recipe(parsed.recipe, backbone=changes.get("backbone"))
     model = changed(recipe.settings, changes).model
-    if model not in (known := (*ARCHITECTURES, *PEER_NAMES)):  # mistakes are said before anything heavy is imported
+    if model not in (known := (*ARCHITECTURES, *PEER_NAMES)):  # mistakes are reported before anything heavy is imported
         raise ValueError(f"unknown model {model!r}{nearest(model, known)}")
     from lightning.pytorch.utilities import rank_zero_only
 
@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> int:
 
     keep_freed()
     for result in train_all(recipe, parsed.output, **changes):
-        if rank_zero_only.rank:  # one process of several speaks
+        if rank_zero_only.rank:  # only one process of several prints
             continue
         if parsed.json:
             facts = {"accuracy": result.accuracy, "weights": str(result.weights), "hours": round(result.hours, 4)}
@@ -87,13 +87,13 @@ def main(arguments: list[str]) -> int:
 
 
 def _said(value: str, kinds: tuple[type, ...]) -> Any:
-    """What a word stands for; none is a word like any other where a setting cannot be left out: --augmentation none."""
+    """What a word stands for; where a setting must have a value, none is an ordinary word: --augmentation none."""
     meant = WORDS.get(value.lower(), value)
     return value if meant is None and NoneType not in kinds else meant
 
 
 def _hyphenated(word: str) -> str:
-    """--batch_size=32 as --batch-size=32, and an unknown setting answered with the nearest."""
+    """--batch_size=32 as --batch-size=32, and for an unknown setting an error that suggests the nearest."""
     flag, sign, value = word.partition("=")
     if not flag.startswith("--") or flag == "--":
         return word

@@ -1,4 +1,4 @@
-"""`--workers N`: the same command in several processes of this machine, which share the work out."""
+"""`--workers N`: the same command in several processes on this machine, which share the work."""
 
 import argparse
 import os
@@ -18,7 +18,7 @@ def add_workers(parser: Parser) -> None:
         type=whole(1, MOST_WORKERS),
         default=1,
         metavar="N",
-        help="processes of this machine that share the work (1); torchrun and SLURM do so on many machines",
+        help="processes on this machine that share the work (1); use torchrun or SLURM for many machines",
     )
 
 
@@ -26,7 +26,7 @@ def add_workers(parser: Parser) -> None:
 def together(options: argparse.Namespace, command: list[str]) -> Iterator[Place]:
     """This process's place among the workers, with as many threads as `--threads` says.
 
-    Processors are shared out as well, unless the user says how many threads there are to be.
+    Processors are divided among them as well, unless the user says how many threads to use.
     """
     keep_freed()
     if options.workers == 1:
