@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..data.pictures import Pictures
 from ..data.tiling import Grids, tiled
-from ..models.classifier import like
+from ..models.classifier import evaluating, like
 from ..models.hybrid import HybridNet
 from ..models.network import CoDANet, bare
 from ..models.peers import SENN, BcosResNet
@@ -156,9 +156,9 @@ def disconnected(
     if isinstance(attribute, Tensor):
         maps = attribute.detach().cpu()
     else:
-        cut = Disconnected(bare(model), grids.size, part).eval()
+        cut = Disconnected(bare(model), grids.size, part)
         images = like(model, grids.images(pictures))
-        with torch.no_grad():
+        with evaluating(cut):
             classes = cut(images[:1]).shape[1] // grids.size**2
         heads = grids.classes + classes * torch.arange(grids.size**2)  # [G, size²]
         maps = maps_of_cells(cut, images, heads, attribute)
