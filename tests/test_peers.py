@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from PIL import Image
 
 import codanet
-from codanet.attribution import Registered, attribute, settings_of
+from codanet.attribution import GradCam, Registered, attribute, settings_of
 from codanet.cli import main
 from codanet.data import ImageData
 from codanet.data.pictures import Pictures
@@ -96,6 +96,8 @@ def test_b_cos_contributions_are_exact():
     maps = attribute(model, images, [0, 1, 2], "contributions")
     assert torch.allclose(maps, why.pixels[torch.arange(3), torch.arange(3)])
     assert not any(module.frozen for module in model.modules() if isinstance(module, BcosConv2d))
+    shown = attribute(model, images, 1, GradCam(interpolation="nearest"))  # of the class's own map, whose mean it is
+    assert torch.allclose(shown[:, ::4, ::4], model.features(model.encode(images))[:, 1].clamp(min=0) / 16)
     black = model(torch.zeros(1, 6, 16, 16).double())  # all pixels removed
     assert torch.allclose(black, torch.full_like(black, LOGIT_BIAS), atol=1e-6)
 
