@@ -123,8 +123,10 @@ def test_senns_own_maps_add_up_and_show_the_place():
     maps = attribute(model, images, [[0, 1], [0, 1]], "contributions")
     assert torch.allclose(maps.sum((2, 3)) + LOGIT_BIAS, model(images))
     assert torch.allclose(maps[:, 0, ::4, ::4] * 256, concepts)
-    with pytest.raises(ValueError, match="multiples of 4"):
-        model.own_maps(torch.rand(1, 3, 14, 14).double(), torch.tensor([0]))
+    odd = torch.rand(2, 3, 14, 18).double()  # places stand for three or four pixels a side
+    maps = attribute(model, odd, 0, "contributions")
+    assert maps.shape == (2, 14, 18)
+    assert torch.allclose(maps.sum((1, 2)) + LOGIT_BIAS, model(odd)[:, 0])
 
 
 @pytest.mark.parametrize("cut", [False, True])
@@ -146,6 +148,9 @@ def test_difull_of_a_senn_is_exact_and_adds_up():
         maps = cut.own_maps(images, heads)
         logits = cut(images).gather(1, heads)
         assert torch.allclose(maps.sum((2, 3)) + LOGIT_BIAS, logits)
+    odd = torch.rand(2, 3, 12, 20).double()  # cells of 6x10 pixels
+    cut = Disconnected(model, 2).eval()
+    assert torch.allclose(cut.own_maps(odd, heads).sum((2, 3)) + LOGIT_BIAS, cut(odd).gather(1, heads))
     maps = Disconnected(model, 2).own_maps(images, heads)
     assert maps[0, 0, 8:].abs().max() == maps[0, 0, :, 8:].abs().max() == 0
 
