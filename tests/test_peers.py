@@ -240,6 +240,10 @@ def test_recipes_train_a_peer_and_metrics_judge_it(name, tmp_path):
 def test_what_a_peer_cannot_be_told(tmp_path):
     with pytest.raises(ValueError, match="has no temperature"):
         train(Recipe("peer", Settings(model="resnet20", temperature=10)), tmp_path, quiet=True)
+    with pytest.raises(ValueError, match="has no recompute"):
+        train(Recipe("peer", Settings(model="resnet20", recompute=True)), tmp_path, quiet=True)
+    with pytest.raises(ValueError, match="compile is 'on', but only CoDA-Nets are compiled"):
+        train(Recipe("peer", Settings(model="resnet20", compile="on")), tmp_path, quiet=True)
     with pytest.raises(ValueError, match="muon is for the filters of CoDA-Nets"):
         train(Recipe("peer", Settings(model="resnet20", optimiser="muon")), tmp_path, quiet=True)
     with pytest.raises(ValueError, match="unknown peer 'resnet21': did you mean 'resnet20'"):
