@@ -1,6 +1,7 @@
 """The peers: sizes as published, a known answer of each, and the way through training, files and metrics."""
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ from codanet.models.peers import PEERS, BcosResNet, create_peer
 from codanet.models.peers.bcos import BcosConv2d, Scaling
 from codanet.models.resnet import MEAN
 from codanet.plot import save
-from codanet.training import train
+from codanet.training import Classification, train
 from codanet.training.settings import Recipe, Settings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -235,6 +236,18 @@ def test_recipes_train_a_peer_and_metrics_judge_it(name, tmp_path):
     )  # fmt: skip
     methods = {row.method for row in results.rows}
     assert methods == ({"", "ixg", "contributions"} if name == "bcos_resnet20" else {"", "ixg"})
+
+
+def test_an_erased_pixel_is_zero_where_the_network_computes():
+    """Grey for a peer that computes on 2x - 1, as in the metrics that remove pixels; black would be a colour."""
+    split = MemorySplit(torch.full((4, 3, 8, 8), 255, dtype=torch.uint8), torch.arange(4) % 2)
+    data = ImageData("white", ("a", "b"), split, split, (8, 8), 3, "0" * 64)
+    for name, values in (("wrn_28_2", {0.5, 1.0}), ("bcos_resnet20", {0.0, 1.0})):
+        model = create_peer(name, num_classes=2, image_size=(8, 8))
+        module = Classification(model, data, Settings(model=name, erase=1.0))
+        module.trainer = SimpleNamespace(global_step=0, estimated_stepping_batches=1)
+        seen, _, _ = module._pictures(split.images, split.labels, torch.Generator().manual_seed(0))
+        assert set(seen[:, :3].unique().tolist()) == values
 
 
 def test_what_a_peer_cannot_be_told(tmp_path):

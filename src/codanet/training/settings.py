@@ -47,8 +47,8 @@ class Settings:
         grow_from: The side of the pictures at first; they grow to their own size in steps. No growth if not given.
         grow_until: The share of the run after which they have it.
         mosaic: The share of batches whose images are put together, four to a picture with all their labels.
-        erase: The largest share of an image's pixels to be taken out at random, zero in all encoded channels; the share
-            is drawn anew for every image.
+        erase: The largest share of an image's pixels to be taken out at random, zero where the network computes, as the
+            metrics remove them; the share is drawn anew for every image.
         class_weights: How much more images of rare classes count: 0 not at all, 1 so that all classes count the same.
         epochs: Passes over the training images.
         batch_size: Images per update, over all devices and accumulated batches together; on a backbone at most a
