@@ -16,7 +16,7 @@ from codanet.data.pictures import Pictures
 from codanet.data.split import MemorySplit
 from codanet.data.tiling import Grids
 from codanet.evaluation import evaluate
-from codanet.evaluation.models import split_seed
+from codanet.evaluation.models import split_seeds
 from codanet.metrics import disconnected
 from codanet.metrics.disconnected import Disconnected
 from codanet.models.classifier import baseline, probabilities
@@ -183,7 +183,7 @@ def test_of_a_peer_without_explanations_a_sentence_is_said(tmp_path, capsys):
 
 
 def test_a_peer_is_shown_the_pictures_that_it_was_not_trained_on():
-    assert split_seed({"peer": create_peer("resnet20", provenance={"settings": {"seed": 3}})}) == 3
+    assert split_seeds({"peer": create_peer("resnet20", provenance={"settings": {"seed": 3}})}) == [3]
 
 
 def test_a_wide_block_without_its_branch_is_the_identity():
