@@ -44,7 +44,7 @@ from .module import Classification
 from .photos import build, calibrate, check_backbone, featured, finished, load_pictures
 from .run_files import BEST, FEATURES, LAST, LOGS, MAPS, MODEL, SETTINGS
 from .settings import FREE, OF_CODA_NETS, Recipe, Settings, changed, load_recipe
-from .warm_start import Start, begin, read_start, unfinished
+from .warm_start import Start, begin, check_unseen, read_start, unfinished
 
 
 @dataclass(frozen=True)
@@ -356,6 +356,7 @@ def _alone(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
     start = Start({}, ())
     if settings.start is not None and checkpoint is None:
         start = read_start(settings.start)
+        check_unseen(start, settings, data)
         begin(model, start, settings.start)
     elif settings.start is not None and isinstance(model, HybridNet):  # features that are gone need its own backbone
         begin(model, unfinished(folder), str(folder))
