@@ -244,7 +244,7 @@ def test_single_items_and_bad_splits() -> None:
     ):
         with pytest.raises(DataError):
             MemorySplit(images, labels)
-    with pytest.raises(DataError, match="Boxes"):
+    with pytest.raises(DataError, match="boxes"):
         MemorySplit(torch.zeros(3, 3, 2, 2, dtype=torch.uint8), torch.arange(3), torch.zeros(2, 4))
     with pytest.raises(DataError, match="batch size 0"):
         batches(numbered(), 0)
