@@ -114,7 +114,7 @@ def test_bad_settings() -> None:
     for n, m in ((0, 9), (2, 0), (2, 30)):
         with pytest.raises(DataError, match="RandAugment"):
             RandAugment(n, m)
-    with pytest.raises(DataError, match="Padding"):
+    with pytest.raises(DataError, match="padding"):
         FlipCrop(-1)
 
 
