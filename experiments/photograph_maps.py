@@ -30,7 +30,7 @@ from codanet.data.pictures import Pictures
 from codanet.data.split import FolderSplit
 from codanet.data.tiling import make_grids, possible_grids
 from codanet.data.views import Views
-from codanet.evaluation.models import split_seed
+from codanet.evaluation.models import split_seeds
 from codanet.metrics import confident_images, localisation, predict
 from codanet.models.efficientnet_lite import EfficientNetLite0, efficientnet_lite0
 from codanet.models.hybrid import HybridNet
@@ -143,7 +143,7 @@ def _run(given: argparse.Namespace) -> None:
     hybrid = codanet.load(given.model)
     if not isinstance(hybrid, HybridNet):
         raise ValueError(f"{given.model} is no hybrid: give a model that stands on a backbone")
-    seed = split_seed({"hybrid": hybrid})
+    (seed,) = split_seeds({"hybrid": hybrid})
     data = load_photographs(given.photographs, size=hybrid.image_size, seed=seed)
     pictures = Pictures(data.val)
     models = {"hybrid": hybrid, "backbone": plain_network(data, given.output, seed, given.views)}

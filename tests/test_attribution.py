@@ -25,6 +25,7 @@ from codanet.attribution import (
     list_methods,
     settings_of,
 )
+from codanet.models.peers import create_peer
 
 TABLE = [(model, name) for model, make in MODELS.items() for name in list_methods(make())]
 every = pytest.mark.parametrize(("kind", "name"), TABLE)
@@ -247,6 +248,7 @@ def test_threads_take_turns_on_a_model():
 def test_list_methods():
     assert list_methods() == list(METHODS) == list_methods(coda())
     assert list_methods(cnn()) == [name for name in METHODS if name != "contributions"]
+    assert list_methods(create_peer("bcos_resnet20")) == list(METHODS)
     flat = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
     assert list_methods(flat) == [name for name in METHODS if name not in ("contributions", "gradcam")]
 

@@ -43,6 +43,7 @@ def test_folder_with_train_and_val(tmp_path: Path) -> None:
     assert data.train.labels.tolist() == [0] * 6 + [1] * 4
     assert data.train[6][0][:, 0, 0].tolist() == [40, 0, 215]
     assert data.name == tmp_path.name
+    assert not data.drawn
     assert load_data(str(tmp_path), size=8).image_size == (8, 8)
 
 
@@ -52,6 +53,7 @@ def test_folder_with_seeded_split(tmp_path: Path) -> None:
     assert first.val.labels.bincount(minlength=3).tolist() == [4, 2, 0]
     assert first.train.labels.bincount().tolist() == [16, 8, 1]
     assert first.checksum == again.checksum != other.checksum
+    assert first.drawn
     only_train = load_data(write_classes(tmp_path / "p" / "train", {"cat": 20, "dog": 10}).parent)
     assert len(only_train.val) == 6
 
@@ -242,7 +244,7 @@ def test_single_items_and_bad_splits() -> None:
     ):
         with pytest.raises(DataError):
             MemorySplit(images, labels)
-    with pytest.raises(DataError, match="Boxes"):
+    with pytest.raises(DataError, match="boxes"):
         MemorySplit(torch.zeros(3, 3, 2, 2, dtype=torch.uint8), torch.arange(3), torch.zeros(2, 4))
     with pytest.raises(DataError, match="batch size 0"):
         batches(numbered(), 0)

@@ -1,5 +1,6 @@
 """An evaluation from end to end: planted answers, stopped and taken up again, wrong input, the command line."""
 
+import copy
 import json
 import os
 from dataclasses import replace
@@ -19,7 +20,7 @@ from codanet.data.pictures import Pictures
 from codanet.data.split import FolderSplit
 from codanet.evaluation import evaluate, load_models, measurement
 from codanet.evaluation.methods import choose_methods
-from codanet.evaluation.models import model_digest
+from codanet.evaluation.models import model_digest, read_data
 from codanet.evaluation.published import Published
 from codanet.evaluation.records import LINES, Record, Records
 from codanet.metrics import METRICS, Metric, Scores, contributions, predictions, register_metric, removal
@@ -517,6 +518,48 @@ def test_a_header_may_say_anything_of_its_training(digits, tmp_path):
     path = codanet.save(codanet.load(digits), tmp_path / "sized.safetensors", {"settings": {"image_size": 8}})
     results = evaluate([str(path)], "digits", ["grad"], ["accuracy"], tmp_path / "sized", quiet=True)
     assert results.rows[0].mean == wanted.rows[0].mean > 0.5
+
+
+def test_models_of_two_seeds_share_a_set_that_comes_in_two_parts(digits, tmp_path):
+    """Where a seed draws the held-out part, one of them was trained on what the other was not."""
+    weights = [
+        str(codanet.save(codanet.load(digits), tmp_path / f"{seed}.safetensors", {"settings": {"seed": seed}}))
+        for seed in (0, 1)
+    ]
+    with pytest.raises(ValueError, match="trained with seeds 0, 1, so that one may have seen what another has not"):
+        evaluate(weights, "digits", ["grad"], ["accuracy"], tmp_path / "drawn", quiet=True)
+    for part in ("train", "val"):
+        for label in range(10):
+            (tmp_path / "parts" / part / str(label)).mkdir(parents=True)
+            Image.new("RGB", (8, 8), (25 * label, 0, 0)).save(tmp_path / "parts" / part / str(label) / "a.png")
+    model = CoDANet([Layer(10, 2)], image_size=8, class_names=tuple("0123456789"))
+    models = {str(seed): replace_provenance(model, seed) for seed in (0, 1)}
+    results = evaluate(models, tmp_path / "parts", ["grad"], ["accuracy"], tmp_path / "fixed", quiet=True)
+    assert [row.n for row in results.rows] == [10, 10]
+
+
+def replace_provenance(model, seed):
+    trained = copy.deepcopy(model)
+    trained.provenance = {"settings": {"seed": seed}}
+    return trained
+
+
+def test_pictures_are_read_at_the_size_of_the_model_and_not_cut_out(tmp_path):
+    """Red around a blue centre: what a small model is shown is the whole picture, made small."""
+    for label in ("a", "b"):
+        (tmp_path / "pictures" / label).mkdir(parents=True)
+        for number in range(5):
+            picture = Image.new("RGB", (64, 64), "red")
+            picture.paste("blue", (28, 28, 36, 36))
+            picture.save(tmp_path / "pictures" / label / f"{number}.png")
+    small, window = (CoDANet([Layer(2, 2)], image_size=8, class_names=("a", "b")) for _ in range(2))
+    data = read_data({"small": small}, tmp_path / "pictures", None, None, "auto")
+    assert data.image_size == (8, 8)
+    assert data.val[0][0][0, 0, 0] > 200
+    both = {"small": small, "any": CoDANet([Layer(2, 2)], class_names=("a", "b"))}
+    assert read_data(both, tmp_path / "pictures", None, None, "auto").image_size == (8, 8)
+    window.provenance = {"settings": {"augmentation": "imagenet"}}  # trained on windows of larger pictures
+    assert read_data({"window": window}, tmp_path / "pictures", None, None, "auto").image_size == (64, 64)
 
 
 def test_command_line(digits, tmp_path, monkeypatch, capsys):

@@ -9,6 +9,7 @@ from codanet.app.reading import read
 from codanet.attribution import METHODS, attribute
 from codanet.attribution.gradients import InputTimesGradient
 from codanet.metrics import completeness
+from codanet.metrics.sanity import layer_groups
 from codanet.models.efficientnet_lite import efficientnet_lite0
 from codanet.models.hybrid import HybridNet, cut, head_layers
 from test_hybrid import Stranger, calibrated, small
@@ -86,3 +87,9 @@ def test_maps_of_the_image_are_asked_for_by_name(model):
     fine, coarse = (attribute(model, images, 1, InputTimesGradient(space=space)) for space in ("image", "encoded"))
     assert len(fine.unique()) > 1000
     assert len(coarse.unique()) <= 6 * 8
+
+
+def test_the_sanity_check_goes_from_the_output_down_to_the_backbone(model):
+    names = [name for group in layer_groups(model) for name, _ in group]
+    assert names[:2] == ["layers.1", "layers.0"]
+    assert names[-2:] == ["backbone.stem.conv", "backbone.stem.norm"]

@@ -32,6 +32,7 @@ from codanet.metrics import (
 )
 from codanet.metrics.curves import pixel_counts, places
 from codanet.metrics.insertion import blurred
+from codanet.metrics.pointing import hits
 from codanet.metrics.sanity import layer_groups, rank_correlation, similarity
 from codanet.metrics.scores import CONSTANT, NO_POSITIVE, NOT_FINITE
 from codanet.metrics.share import box_masks
@@ -326,6 +327,9 @@ def test_boxes():
     assert perfect.mean == 1
     with pytest.raises(ValueError, match="2 boxes were given for 5 images"):
         box_share(Light(), images, targets, maps, boxes[:2])
+    pointed = hits("pointing-box", maps, inside)
+    assert pointed.values[:3].tolist() == pytest.approx([6 / 64, 1, 0])
+    assert pointed.notes == scores.notes
 
 
 def test_boxes_move_with_the_cut():

@@ -1,6 +1,7 @@
 """The peers: sizes as published, a known answer of each, and the way through training, files and metrics."""
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,14 +9,14 @@ import torch.nn.functional as F
 from PIL import Image
 
 import codanet
-from codanet.attribution import Registered, attribute, settings_of
+from codanet.attribution import GradCam, Registered, attribute, settings_of
 from codanet.cli import main
 from codanet.data import ImageData
 from codanet.data.pictures import Pictures
 from codanet.data.split import MemorySplit
 from codanet.data.tiling import Grids
 from codanet.evaluation import evaluate
-from codanet.evaluation.models import split_seed
+from codanet.evaluation.models import split_seeds
 from codanet.metrics import disconnected
 from codanet.metrics.disconnected import Disconnected
 from codanet.models.classifier import baseline, probabilities
@@ -24,7 +25,7 @@ from codanet.models.peers import PEERS, BcosResNet, create_peer
 from codanet.models.peers.bcos import BcosConv2d, Scaling
 from codanet.models.resnet import MEAN
 from codanet.plot import save
-from codanet.training import train
+from codanet.training import Classification, train
 from codanet.training.settings import Recipe, Settings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -96,6 +97,8 @@ def test_b_cos_contributions_are_exact():
     maps = attribute(model, images, [0, 1, 2], "contributions")
     assert torch.allclose(maps, why.pixels[torch.arange(3), torch.arange(3)])
     assert not any(module.frozen for module in model.modules() if isinstance(module, BcosConv2d))
+    shown = attribute(model, images, 1, GradCam(interpolation="nearest"))  # of the class's own map, whose mean it is
+    assert torch.allclose(shown[:, ::4, ::4], model.features(model.encode(images))[:, 1].clamp(min=0) / 16)
     black = model(torch.zeros(1, 6, 16, 16).double())  # all pixels removed
     assert torch.allclose(black, torch.full_like(black, LOGIT_BIAS), atol=1e-6)
 
@@ -121,8 +124,10 @@ def test_senns_own_maps_add_up_and_show_the_place():
     maps = attribute(model, images, [[0, 1], [0, 1]], "contributions")
     assert torch.allclose(maps.sum((2, 3)) + LOGIT_BIAS, model(images))
     assert torch.allclose(maps[:, 0, ::4, ::4] * 256, concepts)
-    with pytest.raises(ValueError, match="multiples of 4"):
-        model.own_maps(torch.rand(1, 3, 14, 14).double(), torch.tensor([0]))
+    odd = torch.rand(2, 3, 14, 18).double()  # places stand for three or four pixels a side
+    maps = attribute(model, odd, 0, "contributions")
+    assert maps.shape == (2, 14, 18)
+    assert torch.allclose(maps.sum((1, 2)) + LOGIT_BIAS, model(odd)[:, 0])
 
 
 @pytest.mark.parametrize("cut", [False, True])
@@ -144,6 +149,9 @@ def test_difull_of_a_senn_is_exact_and_adds_up():
         maps = cut.own_maps(images, heads)
         logits = cut(images).gather(1, heads)
         assert torch.allclose(maps.sum((2, 3)) + LOGIT_BIAS, logits)
+    odd = torch.rand(2, 3, 12, 20).double()  # cells of 6x10 pixels
+    cut = Disconnected(model, 2).eval()
+    assert torch.allclose(cut.own_maps(odd, heads).sum((2, 3)) + LOGIT_BIAS, cut(odd).gather(1, heads))
     maps = Disconnected(model, 2).own_maps(images, heads)
     assert maps[0, 0, 8:].abs().max() == maps[0, 0, :, 8:].abs().max() == 0
 
@@ -152,6 +160,7 @@ def test_a_senns_own_maps_are_complete_by_the_metric(tmp_path):
     """Against b0: a grey image has concepts, too, and another logit."""
     torch.manual_seed(0)
     model = create_peer("senn").eval()
+    torch.nn.init.normal_(model.relevances[-1].bias)  # as training moves it: untrained, grey is zero
     assert (model(torch.full((1, 3, 16, 16), 0.5)) - LOGIT_BIAS).abs().max() > 0.01
     images = torch.randint(0, 256, (6, 3, 16, 16), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
     split = MemorySplit(images, torch.arange(6))
@@ -174,7 +183,7 @@ def test_of_a_peer_without_explanations_a_sentence_is_said(tmp_path, capsys):
 
 
 def test_a_peer_is_shown_the_pictures_that_it_was_not_trained_on():
-    assert split_seed({"peer": create_peer("resnet20", provenance={"settings": {"seed": 3}})}) == 3
+    assert split_seeds({"peer": create_peer("resnet20", provenance={"settings": {"seed": 3}})}) == [3]
 
 
 def test_a_wide_block_without_its_branch_is_the_identity():
@@ -229,9 +238,25 @@ def test_recipes_train_a_peer_and_metrics_judge_it(name, tmp_path):
     assert methods == ({"", "ixg", "contributions"} if name == "bcos_resnet20" else {"", "ixg"})
 
 
+def test_an_erased_pixel_is_zero_where_the_network_computes():
+    """Grey for a peer that computes on 2x - 1, as in the metrics that remove pixels; black would be a colour."""
+    split = MemorySplit(torch.full((4, 3, 8, 8), 255, dtype=torch.uint8), torch.arange(4) % 2)
+    data = ImageData("white", ("a", "b"), split, split, (8, 8), 3, "0" * 64)
+    for name, values in (("wrn_28_2", {0.5, 1.0}), ("bcos_resnet20", {0.0, 1.0})):
+        model = create_peer(name, num_classes=2, image_size=(8, 8))
+        module = Classification(model, data, Settings(model=name, erase=1.0))
+        module.trainer = SimpleNamespace(global_step=0, estimated_stepping_batches=1)
+        seen, _, _ = module._pictures(split.images, split.labels, torch.Generator().manual_seed(0))
+        assert set(seen[:, :3].unique().tolist()) == values
+
+
 def test_what_a_peer_cannot_be_told(tmp_path):
     with pytest.raises(ValueError, match="has no temperature"):
         train(Recipe("peer", Settings(model="resnet20", temperature=10)), tmp_path, quiet=True)
+    with pytest.raises(ValueError, match="has no recompute"):
+        train(Recipe("peer", Settings(model="resnet20", recompute=True)), tmp_path, quiet=True)
+    with pytest.raises(ValueError, match="compile is 'on', but only CoDA-Nets are compiled"):
+        train(Recipe("peer", Settings(model="resnet20", compile="on")), tmp_path, quiet=True)
     with pytest.raises(ValueError, match="muon is for the filters of CoDA-Nets"):
         train(Recipe("peer", Settings(model="resnet20", optimiser="muon")), tmp_path, quiet=True)
     with pytest.raises(ValueError, match="unknown peer 'resnet21': did you mean 'resnet20'"):

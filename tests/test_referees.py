@@ -79,6 +79,15 @@ def test_difull_is_exactly_kept_by_contributions_and_not_by_gradcam():
     assert 0 < part.extras["outside"].max() < 1  # the kernels of 3x3 do as well
 
 
+def test_the_modes_of_a_model_that_is_cut_stay_as_they_were():
+    model = ResNet(1, CLASSES).train()
+    model.bn1.eval()
+    modes = [module.training for module in model.modules()]
+    disconnected(model, pictures(), GRIDS, Registered(settings_of("grad")))
+    assert [module.training for module in model.modules()] == modes
+    assert model.bn1.num_batches_tracked == 0
+
+
 def test_what_cannot_be_cut_is_left_out(tmp_path):
     """An evaluation says so and measures the rest."""
 

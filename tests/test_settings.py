@@ -169,6 +169,7 @@ def test_schedules():
         ({"mosaic": 1, "batch_size": 8, "accumulate": 4}, "2 images at a time .* a multiple of 16"),
         ({"backbone": "resnet56", "rescale": "l2"}, "rescale is 'l2', which the layers on a backbone cannot be told"),
         ({"backbone": "resnet56", "recompute": True}, "recompute is True, which the layers on a backbone"),
+        ({"backbone": "resnet56", "model": "s_coda"}, "model is 's_coda', but on a backbone .* head: leave it out"),
         ({"seed": 2**63}, "seed is 9223372036854775808"),
     ],
 )
@@ -200,6 +201,13 @@ def test_recipe_files(tmp_path):
         load_recipe(file)
     file.write_text("sweep: {learning_rate: [1e-3, 2e-3]}\n")
     assert [settings.learning_rate for _, settings in load_recipe(file).runs()] == [1e-3, 2e-3]
+    file.write_text("base: cifar10-cpu\nmodel: resnet20\nsweep: {model: [s_coda_r1_8, resnet20]}\n")
+    peer = load_recipe(file)
+    assert (peer.settings.optimiser, peer.settings.temperature, peer.settings.wrong_evidence) == ("adam", None, 0)
+    assert [settings.optimiser for _, settings in dataclasses.replace(peer, settings=recipe.settings).runs()] == [
+        "muon",
+        "adam",
+    ]
     file.write_text(f"base: {file}\n")
     with pytest.raises(ValueError, match="is its own base"):
         load_recipe(file)

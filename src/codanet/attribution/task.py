@@ -14,10 +14,12 @@ from codanet.dau import DAUConv2d
 from codanet.models.classifier import baseline, probabilities
 from codanet.models.explanation import Target, resolve_targets
 from codanet.models.hybrid import HybridNet
+from codanet.models.peers.bcos import BcosConv2d
 from codanet.models.self_explaining import SelfExplaining
 
 FORWARD_PIXELS = 1 << 17  # the pixels of (perturbed) images that go through a model at a time: 128 images of 32x32
 GRADIENT_PIXELS = 1 << 14  # the same where a gradient keeps every activation: 16 images of 32x32
+LAYERS = (nn.Conv2d, DAUConv2d, BcosConv2d)  # that make a map
 
 Advance = Callable[[float], None]
 
@@ -99,7 +101,7 @@ class MethodSettings(ABC):
         """Why the model cannot be what this needs, as far as its modules tell without running; "" if it can."""
         if self.needs == "own maps" and not isinstance(model, SelfExplaining):
             return "it has no maps of its own, as a CoDA-Net has"
-        if self.needs == "layer" and not any(isinstance(module, nn.Conv2d | DAUConv2d) for module in model.modules()):
+        if self.needs == "layer" and not any(isinstance(module, LAYERS) for module in model.modules()):
             return "it has no layer that makes a map"
         return ""
 

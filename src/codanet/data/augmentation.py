@@ -170,12 +170,15 @@ class RandAugment(Augmentation):
         return self._operations[name]
 
 
-def erased(encoded: Tensor, most: float, generator: Generator) -> Tensor:
-    """The images with pixels taken out at random, zero in all channels: of each its own share of them, up to `most`."""
+def erased(encoded: Tensor, most: float, removed: Tensor, generator: Generator) -> Tensor:
+    """The images with pixels taken out at random: of each its own share of them, up to `most`.
+
+    removed: what such a pixel becomes, [1, C, 1, 1].
+    """
     number, _, height, width = encoded.shape
     share = most * torch.rand(number, 1, 1, 1, generator=generator, device=generator.device)
     kept = torch.rand(number, 1, height, width, generator=generator, device=generator.device) >= share
-    return encoded * kept.to(encoded.device)
+    return torch.where(kept.to(encoded.device), encoded, removed)
 
 
 def draw(bound: int, count: int, images: Tensor, generator: Generator) -> Tensor:

@@ -30,4 +30,4 @@ def load_digits(root: Path | None = None, *, size: int | None = None, seed: int 
     train = MemorySplit(images[kept], labels[kept])
     val = MemorySplit(images[held], labels[held])
     shape = (images.shape[2], images.shape[3])
-    return ImageData("digits", CLASSES, train, val, shape, 1, checksum(train.images, train.labels))
+    return ImageData("digits", CLASSES, train, val, shape, 1, checksum(train.images, train.labels), drawn=True)

@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median_low
 from typing import TypeVar
@@ -53,7 +53,8 @@ def load_folder(root: Path, *, size: int | None = None, seed: int = 0, name: str
     Without `size`, pictures of one size of at most 256 pixels a side keep it; others become squares of at most 224.
     """
     classes, train, val = listings(root, seed)
-    return assemble(name or root.resolve().name, classes, train, val, root, size)
+    data = assemble(name or root.resolve().name, classes, train, val, root, size)
+    return replace(data, drawn=split_folders(root)[1] is None)
 
 
 def listings(root: Path, seed: int) -> tuple[tuple[str, ...], Listing, Listing]:

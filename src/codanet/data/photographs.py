@@ -20,6 +20,7 @@ from codanet.data.folder import (
     relative,
     skip,
     some,
+    split_folders,
 )
 from codanet.data.image import size_pair
 from codanet.data.split import FolderSplit, ImageData
@@ -56,6 +57,7 @@ def load_photographs(root: Path, *, side: int = USUAL_SIDE, size: int | Size | N
         3,
         path_checksum(train, root),
         skipped,
+        drawn=split_folders(root)[1] is None,
     )
 
 

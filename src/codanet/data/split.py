@@ -155,6 +155,7 @@ class ImageData:
         channels: 3 for RGB, 1 for grey.
         checksum: Of the training part, to tell one set from another.
         skipped: Files that could not be read.
+        drawn: Whether a seed drew the held-out images out of the training ones, so that another seed draws others.
 
     Examples:
         >>> len(load_data("digits").classes)  # doctest: +SKIP
@@ -169,6 +170,7 @@ class ImageData:
     channels: int
     checksum: str
     skipped: tuple[str, ...] = ()
+    drawn: bool = False
 
 
 def in_memory(
@@ -192,7 +194,7 @@ def held_out(data: ImageData, number: int, seed: int) -> ImageData:
             f"{number} of {len(data.train)} training images cannot be held out: give a number in between, 0 for none"
         )
     kept, held = stratified(data.train.labels, number / len(data.train), seed)
-    return replace(data, train=data.train.subset(kept), val=data.train.subset(held))
+    return replace(data, train=data.train.subset(kept), val=data.train.subset(held), drawn=True)
 
 
 class Shuffle(Sampler[int]):

@@ -21,7 +21,7 @@ from ..models.network import CoDANet
 from ..models.peers import Peer
 from ..models.resnet import RESNETS
 
-__all__ = ["fitting", "image_side", "load_models", "model_digest"]
+__all__ = ["fitting", "load_models", "model_digest"]
 
 
 def load_models(names: Sequence[str]) -> tuple[dict[str, nn.Module], dict[str, dict[str, Any]]]:
@@ -47,18 +47,22 @@ def load_models(names: Sequence[str]) -> tuple[dict[str, nn.Module], dict[str, d
     return models, files
 
 
-def image_side(models: dict[str, nn.Module]) -> int | None:
-    """The size at which the CoDA-Nets' training read its images, None for the data set's own."""
-    sides = {_trained_at(model) for model in models.values() if isinstance(model, CoDANet | Peer)}
-    if len(sides) > 1:
-        raise ValueError(f"the models were trained at sizes {sorted(map(str, sides))}: evaluate them one at a time")
-    return sides.pop() if sides else None
+def reading_size(models: dict[str, nn.Module]) -> tuple[int, int] | None:
+    """The (H, W) at which the models' training read its images, None for the data set's own."""
+    own = (model for model in models.values() if isinstance(model, CoDANet | Peer))
+    sizes = {_trained_at(model) for model in own if model.image_size is not None}  # others take any
+    if len(sizes) > 1:
+        raise ValueError(f"the models were trained at sizes {sorted(map(str, sizes))}: evaluate them one at a time")
+    return sizes.pop() if sizes else None
 
 
-def _trained_at(model: CoDANet | Peer) -> int | None:
-    """What the header of a file says, which may be anything."""
-    side = _settings(model).get("image_size")
-    return side if isinstance(side, int) and side > 0 else None
+def _trained_at(model: CoDANet | Peer) -> tuple[int, int] | None:
+    """What the header of a file says, which may be anything; a model for windows of larger images has no such size."""
+    settings = _settings(model)
+    side = settings.get("image_size")
+    if isinstance(side, int) and side > 0:
+        return side, side
+    return None if settings.get("augmentation") == "imagenet" else model.image_size
 
 
 def _settings(model: CoDANet | Peer) -> dict[str, Any]:
@@ -74,23 +78,26 @@ def read_data(
     source: str,
 ) -> ImageData:
     """The images at the size that the models take; of a folder, the part that they were not trained on."""
-    hybrids = [model for model in models.values() if isinstance(model, HybridNet)]
-    place, seed = expanded(data), split_seed(models)
-    if hybrids and place.is_dir() and canonical(str(data)) is None:
-        return load_photographs(place, size=image_size or hybrids[0].image_size, seed=seed)
-    return load_data(data, root=root, size=image_size or image_side(models), source=source, seed=seed)
-
-
-def split_seed(models: dict[str, nn.Module]) -> int:
-    """Of the split between training and held-out pictures of a folder, as the models' trainings drew it."""
-    seeds = {_settings(model).get("seed", 0) for model in models.values() if isinstance(model, CoDANet | Peer)}
-    if len(seeds) > 1:
+    size = reading_size(models) if image_size is None else (image_size, image_size)
+    place, seeds = expanded(data), split_seeds(models)
+    hybrid = any(isinstance(model, HybridNet) for model in models.values())
+    if hybrid and place.is_dir() and canonical(str(data)) is None:
+        images = load_photographs(place, size=size, seed=seeds[0])
+    else:
+        side = size[0] if size and size[0] == size[1] else None
+        images = load_data(data, root=root, size=side, source=source, seed=seeds[0])
+    if images.drawn and len(seeds) > 1:
         raise ValueError(
-            f"the models were trained with seeds {sorted(map(str, seeds))}, so that one may have seen what another has "
-            "not: evaluate them one at a time"
+            f"the models were trained with seeds {', '.join(map(str, seeds))}, so that one may have seen what another "
+            "has not: evaluate them one at a time"
         )
-    seed = seeds.pop() if seeds else 0
-    return seed if isinstance(seed, int) else 0
+    return images
+
+
+def split_seeds(models: dict[str, nn.Module]) -> list[int]:
+    """Of the splits between training and held-out pictures of a folder, as the models' trainings drew them."""
+    said = (_settings(model).get("seed") for model in models.values() if isinstance(model, CoDANet | Peer))
+    return sorted({seed if isinstance(seed, int) else 0 for seed in said}) or [0]
 
 
 def fitting(label: str, model: nn.Module, data: ImageData, train: bool) -> Pictures:

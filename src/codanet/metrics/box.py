@@ -5,10 +5,8 @@ from torch import Tensor, nn
 
 from .maps import Attribute, maps_of
 from .metric import Metric
-from .scores import NO_POSITIVE, NOT_FINITE, Scores
+from .scores import NO_BOX, NO_POSITIVE, NOT_FINITE, Scores
 from .share import box_masks, has_positive, positive_share
-
-NO_BOX = "the box holds no pixel of the image"
 
 
 def box_share(

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from ..data.pictures import Pictures
 from ..data.tiling import Grids, tiled
-from ..models.classifier import like
+from ..models.classifier import evaluating, like
+from ..models.feature_explanation import spread
 from ..models.hybrid import HybridNet
 from ..models.network import CoDANet, bare
 from ..models.peers import SENN, BcosResNet
@@ -94,7 +95,8 @@ class Disconnected(SelfExplaining):
         places = model.features(inputs) if self.part else tiled(model.features(self._cells(inputs)), self.size)
         own = cell_masks(self.size, places.shape[2], places.shape[3]).to(places)[cell]  # [N, K, h, w]
         chosen = places.gather(1, label[..., None, None].expand(-1, -1, *places.shape[2:])) * own
-        pixels = model.spread(chosen * self.size**2 / (places.shape[2] * places.shape[3]))
+        shares = chosen * self.size**2 / (places.shape[2] * places.shape[3])
+        pixels = spread(shares, inputs.shape[2], inputs.shape[3])
         return pixels.view(*targets.shape, *inputs.shape[2:])
 
     @torch.no_grad()
@@ -156,9 +158,9 @@ def disconnected(
     if isinstance(attribute, Tensor):
         maps = attribute.detach().cpu()
     else:
-        cut = Disconnected(bare(model), grids.size, part).eval()
+        cut = Disconnected(bare(model), grids.size, part)
         images = like(model, grids.images(pictures))
-        with torch.no_grad():
+        with evaluating(cut):
             classes = cut(images[:1]).shape[1] // grids.size**2
         heads = grids.classes + classes * torch.arange(grids.size**2)  # [G, size²]
         maps = maps_of_cells(cut, images, heads, attribute)

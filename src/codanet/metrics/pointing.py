@@ -12,23 +12,25 @@ from ..models.classifier import like
 from .localisation import maps_of_cells
 from .maps import Attribute
 from .metric import Metric, Sample
-from .scores import NO_POSITIVE, NOT_FINITE, Scores
+from .scores import NO_BOX, NO_POSITIVE, NOT_FINITE, Scores
 from .share import box_masks, cell_masks, has_positive
 
 
 def hits(metric: str, maps: Tensor, inside: Tensor, unit: int = 1) -> Scores:
     """The share of a map's largest values, for there may be several, that lie inside: maps and masks [n, H, W].
 
-    A map without positive values points nowhere and scores 0; one that is not finite fails.
+    A map without positive values points nowhere and scores 0; one that is not finite fails, and so does a mask with
+    nothing inside, where nothing can be hit.
     """
     finite, positive = maps.flatten(1).isfinite().all(1), has_positive(maps)
+    empty = ~inside.flatten(1).any(1)
     flat = maps.flatten(1)
     top = flat == flat.amax(1, keepdim=True)
     values = (top & inside.flatten(1)).sum(1).double() / top.sum(1).clamp(min=1)
-    values = torch.where(positive, values, 0.0).masked_fill(~finite, torch.nan)
+    values = torch.where(positive, values, 0.0).masked_fill(~finite | empty, torch.nan)
     notes = tuple(
-        NOT_FINITE if not good else NO_POSITIVE if not some else ""
-        for good, some in zip(finite.tolist(), positive.tolist(), strict=True)
+        NO_BOX if nothing else NOT_FINITE if not good else NO_POSITIVE if not some else ""
+        for nothing, good, some in zip(empty.tolist(), finite.tolist(), positive.tolist(), strict=True)
     )
     return Scores(metric, values, notes, unit=unit)
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from .._support.extras import optional
 from ..models.classifier import like
+from ..models.hybrid import HybridNet
 from .maps import Attribute, maps_of
 from .metric import Metric, Sample
 from .scores import NOT_FINITE, Scores
@@ -39,8 +40,11 @@ def layer_groups(model: nn.Module, most: int = MOST_STEPS) -> list[list[tuple[st
     """
     if most < 1:
         raise ValueError(f"{most} steps are asked for: ask for at least 1")
+    modules = list(model.named_modules())
+    if isinstance(model, HybridNet):  # whose backbone is registered after the layers that stand on it
+        modules.sort(key=lambda each: not each[0].startswith("backbone."))
     layers: list[list[tuple[str, nn.Module]]] = []
-    for name, module in model.named_modules():
+    for name, module in modules:
         if not list(module.parameters(recurse=False)) or not callable(getattr(module, "reset_parameters", None)):
             continue
         if layers and all(parameter.ndim == 1 for parameter in module.parameters(recurse=False)):

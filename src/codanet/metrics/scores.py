@@ -10,6 +10,7 @@ from torch import Tensor
 
 NOT_FINITE = "the map has values that are not finite"
 NO_POSITIVE = "no positive attribution"
+NO_BOX = "the box holds no pixel of the image"
 CONSTANT = "constant map: its pixels are ordered at random"
 RESAMPLES_AT_ONCE = 50
 

@@ -14,6 +14,7 @@ from .._support.errors import DataError
 from ..data import ImageData, batches
 from ..data.augmentation import augmentation, erased
 from ..data.tiling import mosaics
+from ..models.classifier import baseline
 from ..models.hybrid import HybridNet
 from ..models.network import CoDANet
 from ..models.peers import Peer
@@ -123,7 +124,8 @@ class Classification(LightningModule):
         if together and len(pictures) % 4 == 0:
             pictures, labels = mosaics(pictures, labels, self.model.num_classes)
         if settings.erase:
-            pictures = erased(self.model.encode(pictures), settings.erase, generator)
+            encoded = self.model.encode(pictures)
+            pictures = erased(encoded, settings.erase, baseline(self.model, encoded), generator)
         return pictures, labels, temperature
 
     def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor | None:

@@ -43,8 +43,8 @@ from .checkpoint import SETTINGS_KEY, Damaged, read_checkpoint
 from .module import Classification
 from .photos import build, calibrate, check_backbone, featured, finished, load_pictures
 from .run_files import BEST, FEATURES, LAST, LOGS, MAPS, MODEL, SETTINGS
-from .settings import FREE, OF_CODA_NETS, Recipe, Settings, changed, for_a_peer, load_recipe
-from .warm_start import Start, begin, read_start, unfinished
+from .settings import FREE, OF_CODA_NETS, Recipe, Settings, changed, load_recipe
+from .warm_start import Start, begin, check_unseen, read_start, unfinished
 
 
 @dataclass(frozen=True)
@@ -150,6 +150,8 @@ def _check_peer(settings: Settings) -> None:
     plain = Settings()
     if wrong := [name for name in OF_CODA_NETS if getattr(settings, name) != getattr(plain, name)]:
         raise ValueError(f"{settings.model} is a peer of CoDA-Nets, which has no {wrong[0]}: leave it out")
+    if settings.compile == "on":
+        raise ValueError(f"compile is 'on', but only CoDA-Nets are compiled, not {settings.model}: leave it out")
     if settings.optimiser == "muon":
         raise ValueError(f"muon is for the filters of CoDA-Nets, and {settings.model} is a peer: choose adam")
 
@@ -300,8 +302,7 @@ def train_all(
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, backbone=changes.get("backbone"))
     if recipe.sweep and recipe.sweep[0] in changes:
         recipe = dataclasses.replace(recipe, sweep=None)
-    start = for_a_peer(recipe.settings) if changes.get("model") in PEERS else recipe.settings
-    recipe = dataclasses.replace(recipe, settings=changed(start, changes))
+    recipe = dataclasses.replace(recipe, settings=changed(recipe.settings, changes))
     folder = expanded(output) if output is not None else Path("runs") / recipe.name
     runs = [(folder / part if part else folder, settings) for part, settings in recipe.runs()]
     for place, settings in runs:  # a mistake in the last is said before the first
@@ -355,6 +356,7 @@ def _alone(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
     start = Start({}, ())
     if settings.start is not None and checkpoint is None:
         start = read_start(settings.start)
+        check_unseen(start, settings, data)
         begin(model, start, settings.start)
     elif settings.start is not None and isinstance(model, HybridNet):  # features that are gone need its own backbone
         begin(model, unfinished(folder), str(folder))

@@ -15,6 +15,7 @@ from .._support.files import expanded
 from .._support.limits import LARGEST, MOST_THREADS, MOST_YAML, check_threads, parse_yaml, shown
 from .._support.messages import nearest
 from .._support.typed import field_types, typed
+from ..models.architectures import PEER_NAMES
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ class Settings:
         grow_from: The side of the pictures at first; they grow to their own size in steps. No growth if not given.
         grow_until: The share of the run after which they have it.
         mosaic: The share of batches whose images are put together, four to a picture with all their labels.
-        erase: The largest share of an image's pixels to be taken out at random, zero in all encoded channels; the share
-            is drawn anew for every image.
+        erase: The largest share of an image's pixels to be taken out at random, zero where the network computes, as the
+            metrics remove them; the share is drawn anew for every image.
         class_weights: How much more images of rare classes count: 0 not at all, 1 so that all classes count the same.
         epochs: Passes over the training images.
         batch_size: Images per update, over all devices and accumulated batches together; on a backbone at most a
@@ -191,6 +192,8 @@ class Settings:
                     f"{name} is {getattr(self, name)!r}, but on a backbone photographs are varied by their views: "
                     "leave it out"
                 )
+        if self.model != Settings.model:
+            raise ValueError(f"model is {self.model!r}, but on a backbone the layers are those of head: leave it out")
         for name, plain in (("rescale", "sq"), ("recompute", False)):
             if getattr(self, name) != plain:
                 raise ValueError(
@@ -225,7 +228,10 @@ def head_sizes(head: str) -> tuple[tuple[int, int, int], ...]:
 
 
 # what no other network can be told
-OF_CODA_NETS = ("temperature", "temperature_from", "regularisation", "wrong_evidence", "rescale", "start", "backbone")
+OF_CODA_NETS = (
+    *("temperature", "temperature_from", "regularisation", "wrong_evidence"),
+    *("rescale", "recompute", "start", "backbone"),
+)
 FIELDS = tuple(field.name for field in dataclasses.fields(Settings))
 # what may differ when a run is resumed: where it runs, and how often its maps are drawn
 FREE = {"accelerator", "devices", "nodes", "workers", "maps_every", "threads", "root", "source", "compile", "recompute"}
@@ -344,9 +350,13 @@ def for_a_peer(settings: Settings) -> Settings:
 
 
 def changed(settings: Settings, entries: Mapping[str, Any]) -> Settings:
-    """The settings with some of them replaced; numbers may be written as text, as YAML does with 1e-3."""
+    """The settings with some of them replaced; numbers may be written as text, as YAML does with 1e-3.
+
+    Where the model becomes a peer, what was set for a CoDA-Net before is left behind.
+    """
     types = field_types(Settings)
     values = _checked(entries, "the settings")
+    settings = for_a_peer(settings) if values.get("model") in PEER_NAMES else settings
     if isinstance(values.get("compile"), bool):  # as YAML reads on and off
         values["compile"] = "on" if values["compile"] else "off"
     values = {key: typed(key, value, types[key]) for key, value in values.items()}

@@ -1,5 +1,6 @@
 """A run that starts from another one: its weights, and what they have cost so far."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,12 +8,14 @@ from typing import Any
 import torch
 
 from .._support.files import expanded
-from .._support.limits import read_json
+from .._support.limits import read_json, shown
+from ..data import ImageData
 from ..models.network import CoDANet
 from ..models.weight_files import weights_path
 from ..models.weights import check_tensors, load
 from .checkpoint import SETTINGS_KEY, Damaged, read_checkpoint
 from .run_files import LAST, MODEL, SETTINGS
+from .settings import Settings
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,19 @@ def _stage(provenance: dict[str, Any]) -> dict[str, Any]:
         "epochs": int(provenance["epochs"]),
         "hours": round(float(provenance["hours"]), 3),
     }
+
+
+def check_unseen(start: Start, settings: Settings, data: ImageData) -> None:
+    """Refuse to hold out for validation what an earlier stage has learnt from."""
+    for stage in start.stages if data.drawn else ():
+        before = stage["settings"] if isinstance(stage["settings"], Mapping) else {}
+        seed, holdout = before.get("seed", settings.seed), before.get("holdout", 0)
+        less = isinstance(holdout, int) and holdout < settings.holdout
+        if before.get("data") == settings.data and (less or seed != settings.seed):
+            raise ValueError(
+                f"{settings.start} was trained with seed {shown(seed)} and holdout {shown(holdout)} on images that "
+                f"seed {settings.seed} and holdout {settings.holdout} hold out for validation: choose the same"
+            )
 
 
 def begin(model: CoDANet, start: Start, place: str) -> None:

@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..feature_explanation import spread
 from ..network import LOGIT_BIAS
 from ..self_explaining import SelfExplaining
 from .peer import Centred, Peer, initialised
-
-STRIDE = 4
 
 
 def _convolutions(channels: int, *planes: int) -> nn.Sequential:
@@ -59,12 +58,5 @@ class SENN(Peer, SelfExplaining):
         places = self.features(inputs)  # [N, classes, h, w]
         several = targets.view(len(inputs), -1)
         chosen = places.gather(1, several[..., None, None].expand(-1, -1, *places.shape[2:]))
-        pixels = self.spread(chosen / (places.shape[2] * places.shape[3]))
-        if pixels.shape[2:] != inputs.shape[2:]:
-            raise ValueError(f"{self.name} explains images whose sides are multiples of {STRIDE}: pad or cut them")
+        pixels = spread(chosen / (places.shape[2] * places.shape[3]), inputs.shape[2], inputs.shape[3])
         return pixels.view(*targets.shape, *inputs.shape[2:])
-
-    @staticmethod
-    def spread(places: Tensor) -> Tensor:
-        """What places add, [N, K, h, w], shared out evenly over the pixels that each stands for."""
-        return (places / STRIDE**2).repeat_interleave(STRIDE, 2).repeat_interleave(STRIDE, 3)
