@@ -1,5 +1,9 @@
 """A hybrid where other models are used: exported, on the page, by every method, with maps of the size of the image."""
 
+import json
+import shutil
+import subprocess
+
 import pytest
 import torch
 
@@ -9,6 +13,8 @@ from codanet.app.reading import read
 from codanet.attribution import METHODS, attribute
 from codanet.attribution.gradients import InputTimesGradient
 from codanet.metrics import completeness
+from codanet.export import page as pages
+from codanet.export.write import _checked_size
 from codanet.models.efficientnet_lite import efficientnet_lite0
 from codanet.models.hybrid import HybridNet, cut, head_layers
 from test_hybrid import Stranger, calibrated, small
@@ -65,6 +71,32 @@ def test_maps_are_as_large_as_the_image(model, method):
 
 def test_own_maps_add_up_and_stay_over_features(model):
     images, targets = torch.rand(2, 3, 48, 64), torch.tensor([0, 2])
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+def test_the_page_without_a_server_lays_features_over_their_pixels(model, tmp_path):
+    """Its maps and boxes are those of `pixels`, of what the graph gives for every position."""
+    images = torch.rand(1, 3, 48, 60)  # 60 pixels are no whole number of squares
+    why = model.explain(images)
+    positions, logits = why.positions[0], why.logits[0]
+    assert positions.shape == (6, 8)
+    script = f"""
+        const logits = {{ data: Float32Array.from({logits.tolist()}) }};
+        const contributions = {{ data: Float32Array.from({positions.flatten().tolist()}), dims: [1, 6, 8] }};
+        const session = {{ run: async () => ({{ logits, contributions }}) }};
+        const network = new Network({{ Tensor: class {{}} }}, {{ channels: 3, bias: {model.logit_bias}, session }});
+        Reading.of(network, new Float32Array(3 * 48 * 60), [48, 60]).then((reading) => {{
+          const [top] = reading.ranked();
+          console.log(JSON.stringify([Array.from(reading.map(top)), reading.parts([0, 0, 20, 30], top)]));
+        }});
+    """
+    (tmp_path / "page.js").write_text((pages.WEB / "network.js").read_text(encoding="utf-8") + script)
+    said = subprocess.run(["node", tmp_path / "page.js"], capture_output=True, text=True, check=True).stdout
+    values, parts = json.loads(said)
+    assert torch.allclose(torch.tensor(values).view(48, 60), why.pixels[0], atol=1e-7)
+    assert parts["inside"] == pytest.approx(float(why.pixels[0, :30, :20].sum()), abs=1e-5)
+    assert parts["inside"] + parts["outside"] + parts["bias"] == pytest.approx(parts["logit"], abs=1e-4)
+    assert pages._described(model)["exact_for"].endswith("stride 8")
+
+
     maps = attribute(model, images, targets)
     why = model.explain(images, targets)
     assert torch.allclose(maps.sum((1, 2)) + why.bias, why.target_logits, atol=1e-4)

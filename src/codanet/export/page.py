@@ -25,6 +25,7 @@ from ..data.examples import examples
 from ..data.image import size_for
 from ..models.facts import facts, named_classes
 from ..models.network import CoDANet
+from ..models.hybrid import HybridNet
 from ..plot.colours import PALETTES, PERCENTILE, SHADES, heatmap
 from .check import Differences
 from .engine import BINARY, PACKAGE, SCRIPT, VERSION, engine
@@ -175,6 +176,7 @@ def _small(image: Image.Image, model: CoDANet) -> Image.Image:
 def _described(model: CoDANet) -> dict[str, Any]:
     return {
         "name": model.name,
+        "exact_for": model.exact_for if isinstance(model, HybridNet) else "",  # where that is not the pixels
         "classes": named_classes(model),
         "size": size_for(model),
         "channels": model.image_channels,

@@ -97,7 +97,9 @@ function diverging(part) {
 }
 
 function region({ reading, target, versus, box }) {
-  const main = equation(reading.parts(box, target, versus), box);
+  const exact = reading.network.exact_for;
+  const hint = exact ? `<p class="hint">These sums are ${text(exact)}: a feature is shown, and counted, evenly over its square of pixels.</p>` : "";
+  const main = equation(reading.parts(box, target, versus), box) + hint;
   if (!box) return `${main}<p class="hint">Drag a box on the picture to read how much that region contributes to every class.</p>`;
   const classes = listed(reading, target, versus);
   const parts = new Map(classes.filter((c) => reading.maps.has(c)).map((c) => [c, reading.parts(box, c)]));
