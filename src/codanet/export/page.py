@@ -17,6 +17,7 @@ from PIL import Image
 
 from .._support.files import expanded, replacing
 from .._support.html import picture_uri, text
+from .._support.lazy import called
 from .._support.messages import reason
 from .._support.version import __version__
 from .._support.web import HEAD, ICON, script, styles
@@ -179,6 +180,9 @@ def _described(model: CoDANet) -> dict[str, Any]:
         "exact_for": model.exact_for if isinstance(model, HybridNet) else "",  # where that is not the pixels
         "classes": named_classes(model),
         "size": size_for(model),
+
+
+called(__name__, page)
         "channels": model.image_channels,
         "temperature": model.temperature,
         "bias": model.logit_bias,
