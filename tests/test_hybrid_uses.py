@@ -6,15 +6,16 @@ import subprocess
 
 import pytest
 import torch
+from torch import nn
 
 import codanet
 from codanet.app import views
 from codanet.app.reading import read
 from codanet.attribution import METHODS, attribute
 from codanet.attribution.gradients import InputTimesGradient
-from codanet.metrics import completeness
 from codanet.export import page as pages
 from codanet.export.write import _checked_size
+from codanet.metrics import completeness
 from codanet.models.efficientnet_lite import efficientnet_lite0
 from codanet.models.hybrid import HybridNet, cut, head_layers
 from test_hybrid import Stranger, calibrated, small
@@ -52,6 +53,16 @@ def test_a_backbone_that_onnx_does_not_know_is_said(tmp_path):
         codanet.export(small(Stranger(), "join"), tmp_path / "model.onnx")
 
 
+def test_the_size_of_a_file_is_that_of_images_not_of_features():
+    """2048 x 2048 pixels would be too many for a first layer of 256 units; 64 x 64 features are not."""
+    wide = HybridNet(
+        nn.Conv2d(3, 8, 3, stride=32, padding=1), head_layers(3, (256,), 3), image_size=64, backbone="wide"
+    )
+    assert _checked_size(2048, wide) == (2048, 2048)
+    with pytest.raises(ValueError, match="of which at most"):
+        _checked_size(2048 * 32, wide)
+
+
 def test_the_page_says_what_its_sums_are_exact_for(model):
     reading = read(model, torch.rand(3, 48, 64))
     assert reading.size == (48, 64)
@@ -60,17 +71,6 @@ def test_the_page_says_what_its_sums_are_exact_for(model):
     assert reading.numbers(model, None, 1)["exact_for"].endswith("stride 8")
 
 
-SLOW, LARGE = {"rise", "lime", "deeplift"}, {"occlusion9"}  # features of 6x8 have no room for a window of 9
-
-
-@pytest.mark.parametrize("method", sorted(METHODS.keys() - SLOW - LARGE))
-def test_maps_are_as_large_as_the_image(model, method):
-    images = torch.rand(1, 3, 48, 64)
-    assert attribute(model, images, 1, method).shape == (1, 48, 64)
-
-
-def test_own_maps_add_up_and_stay_over_features(model):
-    images, targets = torch.rand(2, 3, 48, 64), torch.tensor([0, 2])
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
 def test_the_page_without_a_server_lays_features_over_their_pixels(model, tmp_path):
     """Its maps and boxes are those of `pixels`, of what the graph gives for every position."""
@@ -97,6 +97,17 @@ def test_the_page_without_a_server_lays_features_over_their_pixels(model, tmp_pa
     assert pages._described(model)["exact_for"].endswith("stride 8")
 
 
+SLOW, LARGE = {"rise", "lime", "deeplift"}, {"occlusion9"}  # features of 6x8 have no room for a window of 9
+
+
+@pytest.mark.parametrize("method", sorted(METHODS.keys() - SLOW - LARGE))
+def test_maps_are_as_large_as_the_image(model, method):
+    images = torch.rand(1, 3, 48, 64)
+    assert attribute(model, images, 1, method).shape == (1, 48, 64)
+
+
+def test_own_maps_add_up_and_stay_over_features(model):
+    images, targets = torch.rand(2, 3, 48, 64), torch.tensor([0, 2])
     maps = attribute(model, images, targets)
     why = model.explain(images, targets)
     assert torch.allclose(maps.sum((1, 2)) + why.bias, why.target_logits, atol=1e-4)

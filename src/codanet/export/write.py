@@ -184,8 +184,9 @@ def _checked_size(size: int | tuple[int, int] | None, model: CoDANet) -> tuple[i
     sides = (size, size) if isinstance(size, int) else tuple(size)
     if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
         raise ValueError(f"size is {size!r}: give the height and width in pixels, or None for any")
-    check_sizes([asdict(layer) for layer in model.architecture], sides)
-    height, width = sides
+    stride = model.stride if isinstance(model, HybridNet) else 1
+    height, width = (-(-side // stride) for side in sides)  # that the layers see
+    check_sizes([asdict(layer) for layer in model.architecture], (height, width))
     for layer in model.dau_layers:
         height, width = layer.output_size(height, width)
     return sides[0], sides[1]
