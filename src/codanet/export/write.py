@@ -6,6 +6,7 @@ import copy
 import json
 import os
 from dataclasses import asdict, dataclass
+from io import BytesIO
 from pathlib import Path
 
 import torch
@@ -109,7 +110,7 @@ def _write(
     from .program import write
 
     write(model, path, metadata(model), channels=channels, rows=rows, size=size)
-    program = torch.export.load(path).module()
+    program = torch.export.load(BytesIO(path.read_bytes())).module()
 
     def run(image, target):  # type: ignore[no-untyped-def]
         with torch.no_grad():

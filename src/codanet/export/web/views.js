@@ -139,8 +139,10 @@ function about(model, version) {
     ["classes", model.classes.length],
     ["temperature", model.temperature],
   ];
-  if (typeof known.val_accuracy === "number") {
-    rows.push(["accuracy", `${(100 * known.val_accuracy).toFixed(2)}% of ${known.val_images ?? "?"} validation pictures`]);
+  for (const [part, name] of [["test", "test"], ["val", "validation"]]) {
+    const share = known[`${part}_accuracy`];
+    if (typeof share !== "number") continue;
+    rows.push(["accuracy", `${(100 * share).toFixed(2)}% of ${known[`${part}_images`] ?? "?"} ${name} pictures`]);
   }
   for (const key of ["data", "recipe", "epochs", "hours", "seed"]) if (key in known) rows.push([key, known[key]]);
   const cells = rows.map(([key, value]) => `<tr><th scope="row">${text(key)}</th><td>${text(value)}</td></tr>`);
