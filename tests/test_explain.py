@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import struct
 import threading
 import zlib
@@ -259,7 +260,7 @@ def test_unusual_pictures(folder, capsys, name):
     ("words", "said"),
     [
         (("nothing.png",), "'nothing.png' does not exist"),
-        (("*.webp",), "Nothing matches '*.webp'"),
+        (("*.webp",), "nothing matches '*.webp'"),
         (("hollow",), "has no pictures in it"),
         (("a.png", "--target", "cta"), "unknown class 'cta': did you mean 'cat'?"),
         (("a.png", "--target", "12"), "target 12 is out of range"),
@@ -310,6 +311,27 @@ def test_pictures_of_the_same_name(folder, capsys):
     noise(9).save("more/a.jpg")
     assert run(capsys, "a.png", "more/a.jpg", "-o", "pages")[0] == 0
     assert sorted(path.name for path in (folder / "pages").iterdir()) == ["a-2-why.png", "a-why.png"]
+
+
+def test_a_picture_is_not_written_over(folder, capsys):
+    noise(5).save("a-why.png")
+    before = (folder / "a-why.png").read_bytes()
+    code, _, err = run(capsys, "a.png", "a-why.png", "-o", ".")
+    assert code == 2
+    assert "a-why.png is what is to be explained: give -o another name" in err
+    assert (folder / "a-why.png").read_bytes() == before
+    assert not (folder / "a-why-why.png").exists()
+
+
+def test_names_that_are_no_utf8(folder, capsys):
+    """Their other bytes, which Python reads as surrogates, are written out on a page, and nothing falls over them."""
+    odd = os.fsdecode(b"caf\xe9.png")
+    noise(4).save(odd)
+    for output in ("why.png", "why.svg", "why.pdf", "pages"):
+        code, out, _ = run(capsys, "a.png", odd, "-o", output)
+        assert code == 0
+        assert r"caf\udce9.png" in out
+    assert "caf" in (folder / "why.svg").read_text(encoding="utf-8")
 
 
 def test_folders_with_a_dot_in_their_name(folder, capsys):
