@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._support.messages import encodable
 from .._support.version import __version__
 from ..metrics.share import box_masks, positive_share
 from ..models.explanation import Explanation
@@ -177,7 +178,7 @@ def read(model: CoDANet, image: Tensor) -> Reading:
         logits=why.logits[0].float().cpu(),
         pixels=maps,
         bias=model.logit_bias,
-        class_names=named_classes(model),
+        class_names=tuple(map(encodable, named_classes(model))),
         exact_for=why.exact_for,
     )
 

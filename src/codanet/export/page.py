@@ -111,7 +111,7 @@ def _document(models: Mapping[str, CoDANet], data: ImageData | None, blocks: Map
     program = _program()
     digest = "sha256-" + base64.b64encode(hashlib.sha256(program.encode("utf-8")).digest()).decode("ascii")
     packed = "\n".join(_packed(name, content) for name, content in blocks.items())
-    words = json.dumps(_settings(models, data), ensure_ascii=False).replace("<", "\\u003c")
+    words = json.dumps(_settings(models, data)).replace("<", "\\u003c")
     title = " and ".join(models) if len(models) < 3 else f"{len(models)} models"
     return (
         (WEB / "page.html")
