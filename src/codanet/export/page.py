@@ -22,11 +22,11 @@ from .._support.messages import reason
 from .._support.version import __version__
 from .._support.web import HEAD, ICON, script, styles
 from ..data import ImageData
-from ..data.examples import examples
+from ..data.examples import check_shown, examples
 from ..data.image import size_for
 from ..models.facts import facts, named_classes
-from ..models.network import CoDANet
 from ..models.hybrid import HybridNet
+from ..models.network import CoDANet
 from ..plot.colours import PALETTES, PERCENTILE, SHADES, heatmap
 from .check import Differences
 from .engine import BINARY, PACKAGE, SCRIPT, VERSION, engine
@@ -75,7 +75,7 @@ def page(
         >>> codanet.export.page({"cifar10": codanet.load("cifar10")}, "why.html").path
         PosixPath('why.html')
     """
-    path = _checked(models, expanded(path))
+    path = _checked(models, data, expanded(path))
     place = engine()
     blocks = {"engine": (place / SCRIPT).read_bytes(), "binary": (place / BINARY).read_bytes()}
     differences = {}
@@ -92,14 +92,8 @@ def page(
     return Page(path, len(content), differences)
 
 
-def _checked(models: Mapping[str, CoDANet], path: Path) -> Path:
-    if not models:
-        raise ValueError("no model was given: give at least one to show")
-    for name, model in models.items():
-        if exportable(model).image_channels not in (1, 3):
-            raise ValueError(
-                f"{name} takes images of {model.image_channels} channels: the page shows grey or RGB pictures (1 or 3)"
-            )
+def _checked(models: Mapping[str, CoDANet], data: ImageData | None, path: Path) -> Path:
+    check_shown({name: exportable(model) for name, model in models.items()}, data)
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the name of a file, such as {path / 'why.html'}")
     if path.suffix.lower() not in (".html", ".htm"):
@@ -177,15 +171,15 @@ def _small(image: Image.Image, model: CoDANet) -> Image.Image:
 def _described(model: CoDANet) -> dict[str, Any]:
     return {
         "name": model.name,
-        "exact_for": model.exact_for if isinstance(model, HybridNet) else "",  # where that is not the pixels
         "classes": named_classes(model),
         "size": size_for(model),
-
-
-called(__name__, page)
         "channels": model.image_channels,
         "temperature": model.temperature,
         "bias": model.logit_bias,
+        "exact_for": model.exact_for if isinstance(model, HybridNet) else "",  # where that is not the pixels
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "facts": facts(model),
     }
+
+
+called(__name__, page)
