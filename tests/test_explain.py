@@ -16,6 +16,7 @@ from PIL import Image
 from codanet import CoDANet, plot, read_image, save
 from codanet._support.pictures import picture_paths
 from codanet.cli import explain, main
+from codanet.models.hybrid import HybridNet, head_layers
 from codanet.models.layer_contributions import layer_contributions
 from codanet.models.network import Layer
 from codanet.plot import gallery
@@ -403,6 +404,19 @@ def test_many_pictures_in_batches(folder, model, monkeypatch):
     assert [result.path for result in results] == paths
     direct = explain_all(torch.stack([read(path, model) for path in paths[:3]]))
     torch.testing.assert_close(results[5].explanation.pixels[0], direct.pixels[2])
+
+
+def test_photographs_count_as_large_as_they_are_drawn(folder, monkeypatch):
+    """A hybrid's are read six times as large here, for the page: 32 of them at a time would be 19 times the memory."""
+    model = HybridNet(torch.nn.Conv2d(3, 8, 3, stride=2, padding=1), head_layers(5, (4,), 2), image_size=SIDE).eval()
+    monkeypatch.setattr(gallery, "BATCH_NUMBERS", 2 * 3 * SIDE * SIDE * (2 + 6 * 6))
+    batches, explain = [], model.explain
+    monkeypatch.setattr(model, "explain", lambda images, target: batches.append(len(images)) or explain(images, target))
+    results = list(explain_files(model, [folder / f"{name}.png" for name in "abc"], dots=6 * SIDE))
+    assert batches == [2, 1]
+    assert {tuple(each.explanation.images.shape) for each in results} == {(1, 3, 6 * SIDE, 6 * SIDE)}
+    (seen, *_) = explain_files(model, [folder / "a.png"])
+    assert seen.explanation.images.shape == (1, 3, SIDE, SIDE)
 
 
 def test_stopped_and_cut_off(folder, monkeypatch, capsys):

@@ -137,7 +137,7 @@ def _pictures(
 ) -> int:
     from .._support.progress import progress_bar
     from ..data.image import size_for
-    from ..plot import save
+    from ..plot import LARGEST_CELL, save
     from ..plot.gallery import WRITERS, ahead, drawn, explain_files, page, record
 
     look: dict[str, Any] = {"palette": options.palette or PALETTES[0], "style": options.style, "scale": options.scale}
@@ -159,6 +159,7 @@ def _pictures(
         top=options.top,
         methods=methods,
         layers=options.layers,
+        dots=LARGEST_CELL if names is None and len(paths) > 1 else 2 * LARGEST_CELL,  # alone there is more room
     )
     names_of_classes = model.class_names or [str(number) for number in range(model.num_classes)]
     widths = min(60, max(len(str(path)) for path in paths)), options.top * (max(map(len, names_of_classes)) + 7) - 2

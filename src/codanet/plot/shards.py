@@ -174,7 +174,7 @@ def _write(
     import pyarrow.parquet as pq
 
     rows: dict[str, list[Any]] = {name: [] for name in _schema(settings, model).names}
-    files = explain_files(model, paths, targets=targets, top=settings["top"], fine=False)
+    files = explain_files(model, paths, targets=targets, top=settings["top"])
     for number, explained in enumerate(files, first):
         for row in _rows(number, explained, settings["maps"]):
             for name, values in rows.items():
