@@ -185,6 +185,16 @@ def no_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("CODANET_DATA", str(tmp_path / "cache"))
 
 
+def test_images_in_the_home_of_a_user_are_found(pictures, monkeypatch):
+    """As training found them, whose settings keep the words they were given: data: ~/pictures."""
+    monkeypatch.setenv("HOME", str(pictures.parent))
+    there = sources.images({"data": f"~/{pictures.name}"}, None)
+    assert there.data is not None
+    assert there.data.classes == ("blue", "green", "red")
+    found = sources.images({"data": "mnist", "root": f"~/{pictures.name}"}, None)
+    assert "cannot be read" in found.missing  # it was looked for there
+
+
 def test_an_unfinished_run(a_run):
     (a_run / "model.safetensors").rename(a_run / "last.ckpt")
     page = Page(report(a_run, quiet=True))

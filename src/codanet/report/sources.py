@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .._support.download import cache_root
+from .._support.files import expanded
 from .._support.limits import read_json as limited_json
 from ..data import ImageData, canonical, load_data
 from ..data.photographs import load_photographs
@@ -81,11 +82,11 @@ def images(settings: Mapping[str, Any], checksum: object, root: Path | None = No
     known = canonical(name)
     if known is None:  # a folder of pictures, which may have moved
         name, place = str(root or name), None
-        here = bool(name) and Path(name).is_dir()
+        here = bool(name) and expanded(name).is_dir()
     elif known == "digits":
         place, here = None, True
     else:
-        place = root or (Path(str(settings["root"])) if settings.get("root") else None)
+        place = root or (expanded(str(settings["root"])) if settings.get("root") else None)
         cached = (cache_root() / f"{known}.safetensors").is_file()
         here = place.exists() if place is not None else cached
     if not here:
@@ -95,7 +96,7 @@ def images(settings: Mapping[str, Any], checksum: object, root: Path | None = No
     backbone = settings.get("backbone")
     try:
         if known is None and backbone in BACKBONES:
-            data = load_photographs(Path(name), side=BACKBONES[backbone].image_size, size=size, seed=seed)
+            data = load_photographs(expanded(name), side=BACKBONES[backbone].image_size, size=size, seed=seed)
         else:
             data = load_data(name, root=place, size=size if isinstance(size, int) else None, seed=seed)
     except ValueError as error:
