@@ -184,6 +184,8 @@ def test_other_names_and_other_pages(served):
         {"Host": "evil.example"},
         {"Host": "127.0.0.1.evil.example:7860"},
         {"Origin": "http://evil.example"},
+        {"Host": "["},  # which is no address, nor a name
+        {"Origin": "http://["},
     ):
         assert fetched(served, "/config", headers=headers)[0] == 403
     assert fetched(served, "/config", headers={"Host": f"localhost:{served.server_port}"})[0] == 200

@@ -40,6 +40,20 @@ def test_maps_of_many_classes_are_made_when_they_are_asked_for(monkeypatch, at_o
     assert torch.allclose(whole, expected.pixels[0], atol=1e-6)
 
 
+def test_the_numbers_of_many_classes_leave_no_maps_behind(monkeypatch):
+    """A thousand of them would be 200 MB in every visitor's session."""
+    monkeypatch.setattr("codanet.app.reading.CLASSES_AT_ONCE", 2)
+    model, image, box = random_model(), torch.rand(3, 16, 16), (3, 5, 9, 6)
+    reading, expected = read(model, image), model.explain(image[None], "all")
+    top = reading.ranked(1)[0]
+    numbers = reading.numbers(model, box, top)
+    assert len(reading.table(box).splitlines()) == 1 + model.num_classes
+    assert list(reading.pixels.known) == [top]
+    assert [each["class"] for each in numbers["classes"]] == [reading.class_names[c] for c in reading.ranked()]
+    inside = expected.pixels[0, reading.ranked(), 5:6, 3:9].sum((1, 2))
+    assert [each["inside"] for each in numbers["classes"]] == pytest.approx(inside.tolist(), abs=1e-5)
+
+
 def test_a_box_on_the_red_half(opened):
     """Each class counts its own channel: +2g a pixel of its colour, -g one of another."""
     reading = opened.read

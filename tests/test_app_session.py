@@ -5,10 +5,11 @@ import torch
 
 import codanet
 from codanet import CoDANet
-from codanet.app import answers, session
+from codanet.app import answers, session, start
 from codanet.app.session import Gallery, Session
 from codanet.data import ImageData, MemorySplit, load_data
 from codanet.data.examples import PHOTOGRAPHS, examples
+from codanet.export.page import page
 from codanet.models.network import Layer
 from colours import colour_model, halves
 from visitors import BAD, SOURCES, encoded, given, random_model
@@ -138,3 +139,6 @@ def test_examples():
     assert list(examples(random_model(), data)) == list("abcde")
     assert list(examples(digits, load_data("digits"))) == list("0123456789")
     assert list(examples(colour_model(), data)) == list(PHOTOGRAPHS)  # the data have another number of classes
+    for shown in (lambda models: start(models, data=data), lambda models: page(models, "why.html", data=data)):
+        with pytest.raises(ValueError, match="the examples are of 5 classes and the models have 3: give"):
+            shown({"colours": colour_model()})

@@ -217,6 +217,27 @@ def test_mistakes(arguments, words, capsys, tmp_path, monkeypatch):
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("words", "folder"),
+    [
+        (["--data", "digits"], "inside/evaluations/digits"),
+        (["--data", "."], "inside/evaluations/inside"),
+        (["--data", ".."], "inside/evaluations/pictures"),
+        (["--data", "digits", "--output=~/mine"], "mine"),
+    ],
+)
+def test_where_an_evaluation_goes(words, folder, tmp_path, monkeypatch, capsys):
+    place = tmp_path / "pictures"
+    (place / "inside").mkdir(parents=True)
+    monkeypatch.chdir(place / "inside")
+    monkeypatch.setenv("HOME", str(place))
+    asked = []
+    monkeypatch.setattr("codanet.evaluation.evaluate", lambda *given, **options: asked.append(given[4]))
+    monkeypatch.setattr("codanet.cli.evaluate._print", lambda results: None)
+    assert main(["evaluate", "cifar10", *words]) == 0
+    assert [path.resolve() for path in asked] == [(place / folder).resolve()]
+
+
 def test_config_files(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "more.yaml").write_text("about: mine\nepochs: 0\n")

@@ -1,10 +1,12 @@
 """Several processes at one evaluation: the same numbers, whoever is killed, and nothing counted twice."""
 
+import argparse
 import errno
 import json
 import os
 import signal
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from codanet._support import crew
 from codanet._support.crew import Place, crew_in
 from codanet._support.locks import Busy
 from codanet.cli import main
+from codanet.cli.workers import together
 from codanet.evaluation.records import LINES, Records
 from codanet.models.network import CoDANet, Layer
 from processes import COMMAND, Forked
@@ -170,3 +173,19 @@ def test_slurms_variables(monkeypatch):
     monkeypatch.setenv("SLURM_PROCID", "3")
     monkeypatch.setenv("SLURM_NTASKS", "8")
     assert crew.place() == Place(3, 8)
+
+
+def test_what_follows_two_dashes_stays_behind_the_options_of_a_worker(monkeypatch):
+    started = []
+
+    @contextmanager
+    def workers(number, arguments):
+        started.append(list(arguments))
+        yield Place(0, number)
+
+    monkeypatch.setattr("codanet.cli.workers.workers", workers)
+    for words in (["explain", "m", "a.png"], ["explain", "m", "--", "-a.png"]):
+        with together(argparse.Namespace(workers=2, threads=1), words):
+            pass
+    assert started[0] == ["explain", "m", "a.png", "--workers", "1", "--threads", "1"]
+    assert started[1] == ["explain", "m", "--workers", "1", "--threads", "1", "--", "-a.png"]

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import struct
 import threading
 import zlib
@@ -15,6 +16,7 @@ from PIL import Image
 from codanet import CoDANet, plot, read_image, save
 from codanet._support.pictures import picture_paths
 from codanet.cli import explain, main
+from codanet.models.hybrid import HybridNet, head_layers
 from codanet.models.layer_contributions import layer_contributions
 from codanet.models.network import Layer
 from codanet.plot import gallery
@@ -259,7 +261,7 @@ def test_unusual_pictures(folder, capsys, name):
     ("words", "said"),
     [
         (("nothing.png",), "'nothing.png' does not exist"),
-        (("*.webp",), "Nothing matches '*.webp'"),
+        (("*.webp",), "nothing matches '*.webp'"),
         (("hollow",), "has no pictures in it"),
         (("a.png", "--target", "cta"), "unknown class 'cta': did you mean 'cat'?"),
         (("a.png", "--target", "12"), "target 12 is out of range"),
@@ -310,6 +312,27 @@ def test_pictures_of_the_same_name(folder, capsys):
     noise(9).save("more/a.jpg")
     assert run(capsys, "a.png", "more/a.jpg", "-o", "pages")[0] == 0
     assert sorted(path.name for path in (folder / "pages").iterdir()) == ["a-2-why.png", "a-why.png"]
+
+
+def test_a_picture_is_not_written_over(folder, capsys):
+    noise(5).save("a-why.png")
+    before = (folder / "a-why.png").read_bytes()
+    code, _, err = run(capsys, "a.png", "a-why.png", "-o", ".")
+    assert code == 2
+    assert "a-why.png is what is to be explained: give -o another name" in err
+    assert (folder / "a-why.png").read_bytes() == before
+    assert not (folder / "a-why-why.png").exists()
+
+
+def test_names_that_are_no_utf8(folder, capsys):
+    """Their other bytes, which Python reads as surrogates, are written out on a page, and nothing falls over them."""
+    odd = os.fsdecode(b"caf\xe9.png")
+    noise(4).save(odd)
+    for output in ("why.png", "why.svg", "why.pdf", "pages"):
+        code, out, _ = run(capsys, "a.png", odd, "-o", output)
+        assert code == 0
+        assert r"caf\udce9.png" in out
+    assert "caf" in (folder / "why.svg").read_text(encoding="utf-8")
 
 
 def test_folders_with_a_dot_in_their_name(folder, capsys):
@@ -381,6 +404,19 @@ def test_many_pictures_in_batches(folder, model, monkeypatch):
     assert [result.path for result in results] == paths
     direct = explain_all(torch.stack([read(path, model) for path in paths[:3]]))
     torch.testing.assert_close(results[5].explanation.pixels[0], direct.pixels[2])
+
+
+def test_photographs_count_as_large_as_they_are_drawn(folder, monkeypatch):
+    """A hybrid's are read six times as large here, for the page: 32 of them at a time would be 19 times the memory."""
+    model = HybridNet(torch.nn.Conv2d(3, 8, 3, stride=2, padding=1), head_layers(5, (4,), 2), image_size=SIDE).eval()
+    monkeypatch.setattr(gallery, "BATCH_NUMBERS", 2 * 3 * SIDE * SIDE * (2 + 6 * 6))
+    batches, explain = [], model.explain
+    monkeypatch.setattr(model, "explain", lambda images, target: batches.append(len(images)) or explain(images, target))
+    results = list(explain_files(model, [folder / f"{name}.png" for name in "abc"], dots=6 * SIDE))
+    assert batches == [2, 1]
+    assert {tuple(each.explanation.images.shape) for each in results} == {(1, 3, 6 * SIDE, 6 * SIDE)}
+    (seen, *_) = explain_files(model, [folder / "a.png"])
+    assert seen.explanation.images.shape == (1, 3, SIDE, SIDE)
 
 
 def test_stopped_and_cut_off(folder, monkeypatch, capsys):

@@ -16,9 +16,12 @@ import torch
 
 import codanet
 from codanet import CoDANet, Layer
+from codanet.app.answers import about
+from codanet.app.session import Gallery, Session
 from codanet.cli import main
 from codanet.data.examples import photographs
 from codanet.export import Differences, write
+from codanet.export import page as pages
 from codanet.export.check import differences
 from codanet.export.digest import LENGTH
 from codanet.models.architectures import ARCHITECTURES
@@ -252,6 +255,28 @@ def test_command_line(tmp_path, capsys):
     assert [size.dim_value for size in onnx.load(path).graph.input[0].type.tensor_type.shape.dim] == [0, 3, 9, 9]
     assert main(["export", "cifar10", "-o", str(tmp_path / "model.doc")]) == 2
     assert "unknown format 'doc'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9.onnx", b"caf\xe9.pt2", b"MODEL.PT2", "ünï.onnx".encode()])
+def test_any_name_of_a_file(tmp_path, capfd, name):
+    """Neither library takes a path that is no UTF-8, and PyTorch warns of another suffix."""
+    path = tmp_path / os.fsdecode(name)
+    assert codanet.export(tiny(), path).path == path
+    assert path.stat().st_size > 1000
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+def test_the_page_tells_the_same_of_a_model_as_the_served_one(tmp_path):
+    model = codanet.load("cifar10")
+    script = (pages.WEB / "views.js").read_text(encoding="utf-8")
+    (tmp_path / "page.js").write_text(f"{script}\nconsole.log(about({json.dumps(pages._described(model))}, '0'));")
+    page = " ".join(said(["node", "page.js"], tmp_path))
+    served = about(Gallery({"cifar10": model}, {"cifar10": ()}), Session("cifar10"))
+    rows = [re.findall("<tr>.*?</tr>", words.replace("'", '"')) for words in (page, served)]
+    assert rows[0] == rows[1]
+    assert "89.75% of 10000 test pictures" in page
 
 
 def program(language: str) -> str:

@@ -1,13 +1,20 @@
 """A hybrid where other models are used: exported, on the page, by every method, with maps of the size of the image."""
 
+import json
+import shutil
+import subprocess
+
 import pytest
 import torch
+from torch import nn
 
 import codanet
 from codanet.app import views
 from codanet.app.reading import read
 from codanet.attribution import METHODS, attribute
 from codanet.attribution.gradients import InputTimesGradient
+from codanet.export import page as pages
+from codanet.export.write import _checked_size
 from codanet.metrics import completeness
 from codanet.metrics.sanity import layer_groups
 from codanet.models.efficientnet_lite import efficientnet_lite0
@@ -47,12 +54,48 @@ def test_a_backbone_that_onnx_does_not_know_is_said(tmp_path):
         codanet.export(small(Stranger(), "join"), tmp_path / "model.onnx")
 
 
+def test_the_size_of_a_file_is_that_of_images_not_of_features():
+    """2048 x 2048 pixels would be too many for a first layer of 256 units; 64 x 64 features are not."""
+    wide = HybridNet(
+        nn.Conv2d(3, 8, 3, stride=32, padding=1), head_layers(3, (256,), 3), image_size=64, backbone="wide"
+    )
+    assert _checked_size(2048, wide) == (2048, 2048)
+    with pytest.raises(ValueError, match="of which at most"):
+        _checked_size(2048 * 32, wide)
+
+
 def test_the_page_says_what_its_sums_are_exact_for(model):
     reading = read(model, torch.rand(3, 48, 64))
     assert reading.size == (48, 64)
     assert reading.parts((0, 0, 20, 30), 1).error < 1e-4
     assert "exact over the features of blocks.4, stride 8" in views.region(reading, 1, None, None)
     assert reading.numbers(model, None, 1)["exact_for"].endswith("stride 8")
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+def test_the_page_without_a_server_lays_features_over_their_pixels(model, tmp_path):
+    """Its maps and boxes are those of `pixels`, of what the graph gives for every position."""
+    images = torch.rand(1, 3, 48, 60)  # 60 pixels are no whole number of squares
+    why = model.explain(images)
+    positions, logits = why.positions[0], why.logits[0]
+    assert positions.shape == (6, 8)
+    script = f"""
+        const logits = {{ data: Float32Array.from({logits.tolist()}) }};
+        const contributions = {{ data: Float32Array.from({positions.flatten().tolist()}), dims: [1, 6, 8] }};
+        const session = {{ run: async () => ({{ logits, contributions }}) }};
+        const network = new Network({{ Tensor: class {{}} }}, {{ channels: 3, bias: {model.logit_bias}, session }});
+        Reading.of(network, new Float32Array(3 * 48 * 60), [48, 60]).then((reading) => {{
+          const [top] = reading.ranked();
+          console.log(JSON.stringify([Array.from(reading.map(top)), reading.parts([0, 0, 20, 30], top)]));
+        }});
+    """
+    (tmp_path / "page.js").write_text((pages.WEB / "network.js").read_text(encoding="utf-8") + script)
+    said = subprocess.run(["node", tmp_path / "page.js"], capture_output=True, text=True, check=True).stdout
+    values, parts = json.loads(said)
+    assert torch.allclose(torch.tensor(values).view(48, 60), why.pixels[0], atol=1e-7)
+    assert parts["inside"] == pytest.approx(float(why.pixels[0, :30, :20].sum()), abs=1e-5)
+    assert parts["inside"] + parts["outside"] + parts["bias"] == pytest.approx(parts["logit"], abs=1e-4)
+    assert pages._described(model)["exact_for"].endswith("stride 8")
 
 
 SLOW, LARGE = {"rise", "lime", "deeplift"}, {"occlusion9"}  # features of 6x8 have no room for a window of 9

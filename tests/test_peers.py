@@ -1,5 +1,6 @@
 """The peers: sizes as published, a known answer of each, and the way through training, files and metrics."""
 
+import threading
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -21,7 +22,7 @@ from codanet.metrics import disconnected
 from codanet.metrics.disconnected import Disconnected
 from codanet.models.classifier import baseline, probabilities
 from codanet.models.network import LOGIT_BIAS
-from codanet.models.peers import PEERS, BcosResNet, create_peer
+from codanet.models.peers import PEERS, BcosResNet, bcos, create_peer
 from codanet.models.peers.bcos import BcosConv2d, Scaling
 from codanet.models.resnet import MEAN
 from codanet.plot import save
@@ -96,11 +97,30 @@ def test_b_cos_contributions_are_exact():
     assert model.explain(images).bias == LOGIT_BIAS
     maps = attribute(model, images, [0, 1, 2], "contributions")
     assert torch.allclose(maps, why.pixels[torch.arange(3), torch.arange(3)])
-    assert not any(module.frozen for module in model.modules() if isinstance(module, BcosConv2d))
+    assert not bcos._frozen.get()
     shown = attribute(model, images, 1, GradCam(interpolation="nearest"))  # of the class's own map, whose mean it is
     assert torch.allclose(shown[:, ::4, ::4], model.features(model.encode(images))[:, 1].clamp(min=0) / 16)
     black = model(torch.zeros(1, 6, 16, 16).double())  # all pixels removed
     assert torch.allclose(black, torch.full_like(black, LOGIT_BIAS), atol=1e-6)
+
+
+def test_b_cos_explanations_in_two_threads_keep_apart(monkeypatch):
+    """On the page several visitors ask at once: one who has finished must not thaw the cosines of another."""
+    model, images = trained_bcos(), torch.rand(1, 3, 16, 16).double()
+    features, rows = model.features, model.explain(images, "all").rows
+
+    def meanwhile(encoded):
+        def finish():
+            with model.frozen():
+                pass
+
+        other = threading.Thread(target=finish)
+        other.start()
+        other.join()
+        return features(encoded)
+
+    monkeypatch.setattr(model, "features", meanwhile)
+    assert torch.allclose(model.explain(images, "all").rows, rows)
 
 
 def test_scaling_is_linear_after_training():

@@ -177,6 +177,12 @@ def test_multi_image_refuses(pixels, targets, side, words):
         plot.multi_image(planted(pixels, targets), side)
 
 
+def test_a_multi_image_of_one():
+    """One target is one, whether it was given as a number or as a list."""
+    for pixels, targets in ((torch.ones(1, 1, 8, 8), [[0]]), (torch.ones(1, 8, 8), [0])):
+        assert titles(plot.multi_image(planted(pixels, targets), 1))[1].endswith("100%")
+
+
 def test_strip_scales():
     images = torch.rand(2, 3, 8, 8)
     low = torch.stack([torch.full((8, 8), 0.1), torch.full((8, 8), 0.2)])

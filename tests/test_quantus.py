@@ -16,6 +16,7 @@ from codanet.evaluation import evaluate
 from codanet.integrations.quantus import explain_func, quantus_scores
 from codanet.metrics import find_metric
 from codanet.metrics.quantus import quantus_names
+from codanet.models.hybrid import HybridNet, head_layers
 from codanet.models.network import Layer
 
 quantus = pytest.importorskip("quantus")
@@ -75,6 +76,14 @@ def test_faithfulness_of_a_coda_net_repeats_and_leaves_the_caller_alone(method):
     assert len(scores) == 2
     assert np.isfinite(scores).all()
     np.testing.assert_array_equal(quantus_scores(metric, model, images, method=method, seed=1), scores)
+
+
+def test_a_hybrid_loses_pixels_as_in_an_evaluation():
+    """Not features, whose maps are of another size."""
+    backbone = nn.Conv2d(3, 8, 3, stride=4, padding=1)
+    model, images = HybridNet(backbone, head_layers(4, (4,), 2), image_size=SIZE).eval(), torch.rand(2, 3, SIZE, SIZE)
+    metric = quantus.PixelFlipping(features_in_step=SIZE, perturb_baseline=0.0, disable_warnings=True)
+    assert np.shape(quantus_scores(metric, model, images)) == (2, 3 * SIZE)  # a row of a channel at a time
 
 
 def test_image_space_is_refused_where_encoded_pixels_are_removed():

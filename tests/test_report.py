@@ -20,7 +20,7 @@ from codanet.data.pictures import Pictures
 from codanet.evaluation import Row, evaluate
 from codanet.evaluation.models import model_digest
 from codanet.models.network import Layer
-from codanet.report import _model, report, sources
+from codanet.report import _images_of, _model, report, sources
 from codanet.report.beside import beside, four, shares, strongest, usual
 from codanet.report.findings import find, wilson
 from codanet.report.sections import facts, figures, measurements, table
@@ -185,6 +185,16 @@ def no_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("CODANET_DATA", str(tmp_path / "cache"))
 
 
+def test_images_in_the_home_of_a_user_are_found(pictures, monkeypatch):
+    """As training found them, whose settings keep the words they were given: data: ~/pictures."""
+    monkeypatch.setenv("HOME", str(pictures.parent))
+    there = sources.images({"data": f"~/{pictures.name}"}, None)
+    assert there.data is not None
+    assert there.data.classes == ("blue", "green", "red")
+    found = sources.images({"data": "mnist", "root": f"~/{pictures.name}"}, None)
+    assert "cannot be read" in found.missing  # it was looked for there
+
+
 def test_an_unfinished_run(a_run):
     (a_run / "model.safetensors").rename(a_run / "last.ckpt")
     page = Page(report(a_run, quiet=True))
@@ -233,6 +243,23 @@ def test_an_evaluation_becomes_a_page(evaluation, tmp_path):
     assert "Sure and wrong of colours" in page.plain
     assert "Plots" in page.plain
     assert "digest" in page.plain
+
+
+def test_an_evaluation_is_reported_at_the_size_that_it_was_made_at(pictures, tmp_path):
+    model, _, _ = model_of(pictures)
+    evaluate({"colours": model}, pictures, ["contributions"], ["accuracy"], tmp_path, image_size=24, quiet=True)
+    provenance = json.loads((tmp_path / "results.json").read_text())["provenance"]
+    data = _images_of(model, provenance, None).data
+    assert data is not None
+    assert data.image_size == (24, 24)
+
+
+def test_an_evaluation_on_another_set_does_not_look_for_it_where_the_training_was(pictures, tmp_path, monkeypatch):
+    monkeypatch.setenv("CODANET_DATA", str(tmp_path / "cache"))
+    model, _, settings = model_of(pictures)
+    model.provenance["settings"] = {**settings, "data": "mnist", "root": str(tmp_path)}
+    there = _images_of(model, {"data": {"name": "cifar10", "checksum": "x"}}, None)
+    assert there.missing == "The images of cifar10 are not on this machine"
 
 
 def test_what_an_evaluation_has_lost(evaluation, tmp_path):

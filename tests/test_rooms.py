@@ -42,3 +42,16 @@ def test_training_names_are_the_functions():
     code = "from codanet.training import Result, train_all, train; print(train.__name__, Result.__name__)"
     assert fresh(code) == "train Result"
     assert {"train", "train_all", "Result", "MODEL"} <= set(dir(codanet.training))
+
+
+def test_modules_that_are_called_are_their_functions():
+    code = """
+import codanet
+for call in (codanet.export, codanet.export.page):
+    try:
+        call({}, "why.html")
+    except ValueError as error:
+        print(error)
+"""
+    said = fresh(code).splitlines()
+    assert [line.partition(":")[0] for line in said] == ["unknown format 'html' for why.html", "no model was given"]

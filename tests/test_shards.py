@@ -2,9 +2,11 @@
 
 import errno
 import json
+import os
 import signal
 import time
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -202,3 +204,16 @@ def test_an_exported_model_fills_a_table(made, tmp_path):
     picture = str(made[1] / "01.png")
     assert main(["explain", str(tmp_path / "m.onnx"), picture, "--parquet", "-o", str(tmp_path / "maps")]) == 0
     assert table(tmp_path / "maps")["class"][0] in ("ant", "bee", "cat")
+
+
+def test_names_that_are_no_utf8(made, tmp_path, capsys):
+    """Python reads their other bytes as surrogates, which a table of UTF-8 cannot hold."""
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    content = (made[1] / "01.png").read_bytes()
+    for name, bytes_ in ((b"caf\xe9.png", content), (b"bad\xff.png", b"no picture"), ("ünï.png".encode(), content)):
+        Path(os.fsdecode(os.fsencode(pictures) + b"/" + name)).write_bytes(bytes_)
+    assert main(["explain", str(made[0]), str(pictures), "--parquet", "-o", str(tmp_path / "maps")]) == 1
+    found = table(tmp_path / "maps")
+    assert [Path(path).name for path in found["path"]] == [r"bad\udcff.png", r"caf\udce9.png", "ünï.png"]
+    assert r"bad\udcff.png" in found["error"][0]

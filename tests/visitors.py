@@ -57,7 +57,7 @@ def bomb() -> bytes:
 
 
 BAD = {
-    "empty": (b"", "That file is empty"),
+    "empty": (b"", "file is empty"),
     "truncated": (encoded(halves(), "JPEG")[:700], "damaged or cut short"),
     "text": (b"hello, I am a picture", "not a picture that can be read"),
     "svg": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not a picture that can be read"),

@@ -110,10 +110,21 @@ def remove_leftovers(parent: Path) -> None:
             release(lock)
 
 
-def check_apart(output: Path, inputs: Iterable[Path], done: str) -> None:
+def check_apart(outputs: Iterable[Path], inputs: Iterable[Path], done: str) -> None:
     """Refuse to write over what is read, to be `done` (explained, exported)."""
-    if any(output.exists() and path.exists() and output.samefile(path) for path in inputs):
-        raise ValueError(f"{output} is what is to be {done}: give -o another name")
+    read = {_identity(path) for path in inputs} - {None}
+    for output in outputs:
+        if _identity(output) in read:
+            raise ValueError(f"{output} is what is to be {done}: give -o another name")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """The same for all names of a file; None where there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:

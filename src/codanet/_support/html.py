@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from .messages import encodable
+
 
 def text(words: object) -> str:
-    """Words from anywhere as text: no tag, no attribute, no entity of theirs survives."""
-    return escape(str(words), quote=True)
+    """Words from anywhere as text: no tag, attribute or entity of theirs survives, nor what UTF-8 cannot hold."""
+    return escape(encodable(words), quote=True)
 
 
 def data_uri(content: bytes, kind: str) -> str:

@@ -27,6 +27,11 @@ def plain(words: object) -> str:
     )
 
 
+def encodable(words: object) -> str:
+    """For a file in UTF-8: what it cannot hold, such as bytes of a name that are none of it, as visible signs."""
+    return str(words).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def duration(seconds: float) -> str:
     """1 h 20 min, 6 min 5 s, 12 s."""
     minutes, rest = divmod(round(seconds), 60)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from .._support.extras import optional
 from ..data import ImageData
+from ..data.examples import check_shown
 from ..models.network import CoDANet
 from .gate import Gate, Hosts
 
@@ -33,13 +34,7 @@ def start(
     digits for a model of digits. Without a port the first free one from 7860 is taken. Requests are answered by address
     and by the name of `host`, not by other names that lead here.
     """
-    if not models:
-        raise ValueError("no model was given: give at least one to show")
-    for name, model in models.items():
-        if model.image_channels not in (1, 3):
-            raise ValueError(
-                f"{name} takes images of {model.image_channels} channels: the page shows grey or RGB pictures (1 or 3)"
-            )
+    check_shown(models, data)
     if port is not None and not 0 < port < 2**16:
         raise ValueError(f"port is {port}: it must lie between 1 and 65535")
     with optional():

@@ -52,7 +52,10 @@ class Hosts:
         self.names = {name.lower() for name in names}
 
     def know(self, host: str) -> bool:
-        name = urlsplit(f"//{host}").hostname or ""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:  # brackets around no address
+            return False
         try:
             ip_address(name)
         except ValueError:
@@ -140,7 +143,7 @@ class Gate:
             return True
         given = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
         origin = given.get(b"origin")
-        own = origin is None or self.hosts.know(urlsplit(origin).netloc)
+        own = origin is None or self.hosts.know(origin.partition("://")[2])
         return own and self.hosts.know(given.get(b"host", ""))
 
 

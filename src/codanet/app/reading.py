@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .._support.messages import encodable
 from .._support.version import __version__
 from ..metrics.share import box_masks, positive_share
 from ..models.explanation import Explanation
@@ -57,6 +58,13 @@ class Maps:
         missing = torch.tensor([target for target in targets if target not in self.known])
         for some in missing.split(CLASSES_AT_ONCE) if len(missing) else ():
             self.explain(some[None])
+
+    def part(self, targets: Sequence[int]) -> Maps:
+        """Of some classes, all of them there."""
+        maps = Maps(self.model, self.image)
+        maps.known = {target: self.known[target] for target in targets if target in self.known}
+        maps.prepare(targets)
+        return maps
 
     def __getitem__(self, target: int) -> Tensor:
         self.prepare([target])
@@ -104,6 +112,14 @@ class Reading:
             return Parts(inside, values.sum().item() - inside, self.bias, logit)
         return Parts(inside, values.sum().item() - inside, 0.0, logit - self.logits[versus].item())
 
+    def every(self, box: Box | None) -> Iterator[tuple[int, Parts]]:
+        """Classes with their parts, the most probable first; maps that are not shown are not kept."""
+        order = self.ranked()
+        for start in range(0, len(order), CLASSES_AT_ONCE):
+            some = order[start : start + CLASSES_AT_ONCE]
+            few = replace(self, pixels=self.pixels.part(some))
+            yield from [(c, few.parts(box, c)) for c in some]
+
     def clip(self, box: Sequence[float]) -> Box:
         """The box as whole pixels of this picture, at least one."""
         height, width = self.size
@@ -116,7 +132,6 @@ class Reading:
 
     def numbers(self, model: CoDANet, box: Box | None, target: int, versus: int | None = None) -> dict[str, Any]:
         """Everything the page says of the picture, for JSON."""
-        self.pixels.prepare(range(len(self.logits)))
         shown = self.parts(box, target, versus)
         return {
             "codanet": __version__,
@@ -132,10 +147,10 @@ class Reading:
                     "class": self.class_names[c],
                     "logit": self.logits[c].item(),
                     "probability": self.probabilities[c].item(),
-                    "inside": (parts := self.parts(box, c)).inside,
+                    "inside": parts.inside,
                     "outside": parts.outside,
                 }
-                for c in self.ranked()
+                for c, parts in self.every(box)
             ],
             "shown": {
                 "class": self.class_names[target],
@@ -150,13 +165,11 @@ class Reading:
 
     def table(self, box: Box | None) -> str:
         """Every class with its logit and the parts of it, as CSV."""
-        self.pixels.prepare(range(len(self.logits)))
         stream = io.StringIO()
         lines = csv.writer(stream, lineterminator="\n")
         places = ("inside box", "outside box") if box else ("all pixels",)
         lines.writerow(("class", "probability", "logit", *places, "bias"))
-        for c in self.ranked():
-            parts = self.parts(box, c)
+        for c, parts in self.every(box):
             sums = (parts.inside, parts.outside) if box else (parts.inside,)
             numbers = (self.probabilities[c].item(), parts.logit, *sums, parts.bias)
             lines.writerow((plain(self.class_names[c]), *(f"{number:.6g}" for number in numbers)))
@@ -177,7 +190,7 @@ def read(model: CoDANet, image: Tensor) -> Reading:
         logits=why.logits[0].float().cpu(),
         pixels=maps,
         bias=model.logit_bias,
-        class_names=named_classes(model),
+        class_names=tuple(map(encodable, named_classes(model))),
         exact_for=why.exact_for,
     )
 

@@ -116,7 +116,7 @@ def _measure(
         options.data,
         methods,
         metrics,
-        options.output or Path("evaluations") / Path(options.data).name,
+        expanded(options.output or Path("evaluations") / expanded(options.data).resolve().name),
         split=options.split,
         grids=options.grids,
         grid_size=options.grid_size,

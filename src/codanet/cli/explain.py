@@ -111,7 +111,8 @@ def main(arguments: list[str]) -> int:
     output, one_file = _output(options.output, paths, film)
     if one_file and options.layers and (methods or options.style or options.scale):
         raise ValueError("--layers fills a page: leave out --compare, --style and --scale, or give -o a folder")
-    _checked(output, [*paths, Path(options.model)])
+    names = None if one_file else _names(paths, output)
+    _checked(output, names or {}, [*paths, Path(options.model)])
 
     from ..export import load
     from ..models.classifier import explaining
@@ -124,7 +125,7 @@ def main(arguments: list[str]) -> int:
     with torch_threads(options.threads):
         if film:
             return _film(model, paths[0], output, options)
-        return _pictures(model, paths, methods, output, one_file, options)
+        return _pictures(model, paths, methods, output, names, options)
 
 
 def _pictures(
@@ -132,22 +133,21 @@ def _pictures(
     paths: list[Path],
     methods: list[str],
     output: Path,
-    one_file: bool,
+    names: dict[Path, Path] | None,
     options: argparse.Namespace,
 ) -> int:
     from .._support.progress import progress_bar
     from ..data.image import size_for
-    from ..plot import save
+    from ..plot import LARGEST_CELL, save
     from ..plot.gallery import WRITERS, ahead, drawn, explain_files, page, record
 
     look: dict[str, Any] = {"palette": options.palette or PALETTES[0], "style": options.style, "scale": options.scale}
-    names = _names(paths, output)
     kept: list[Explained] = []
 
     def finished(explained: "Explained") -> "tuple[Explained, Path | None]":
         if explained.error:
             return explained, None
-        if one_file:
+        if names is None:
             return explained, output
         return explained, save(drawn(explained, **look), names[explained.path])
 
@@ -160,11 +160,12 @@ def _pictures(
         top=options.top,
         methods=methods,
         layers=options.layers,
+        dots=LARGEST_CELL if names is None and len(paths) > 1 else 2 * LARGEST_CELL,  # alone there is more room
     )
     names_of_classes = model.class_names or [str(number) for number in range(model.num_classes)]
     widths = min(60, max(len(str(path)) for path in paths)), options.top * (max(map(len, names_of_classes)) + 7) - 2
     failed, lines = 0, list[str]()
-    say = lines.append if one_file else _printer()  # a page is mentioned only once it is written
+    say = lines.append if names is None else _printer()  # a page is mentioned only once it is written
     with progress_bar("explaining", len(paths), shown=len(paths) > 1, unit="pictures") as advance:
         for explained, picture in ahead(finished, results, WRITERS, 4 * WRITERS):
             advance(1)
@@ -173,7 +174,7 @@ def _pictures(
                 if len(paths) == 1:
                     raise ValueError(explained.error)
                 print(f"codanet: {plain(explained.error)}", file=sys.stderr)
-            elif one_file:
+            elif names is None:
                 kept.append(explained)
             if options.json:
                 say(json.dumps(record(explained, picture, options.top)))
@@ -260,9 +261,9 @@ def _free(stem: str, suffix: str) -> Path:
     return path
 
 
-def _checked(output: Path, inputs: list[Path]) -> None:
+def _checked(output: Path, names: dict[Path, Path], inputs: list[Path]) -> None:
     """Refuse what cannot be written, or would overwrite an input, before any work is done."""
-    check_apart(output, inputs, "explained")
+    check_apart([output, *names.values()], inputs, "explained")
     place = output if output.is_dir() else output.parent
     while not place.exists():
         place = place.parent

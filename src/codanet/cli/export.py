@@ -30,7 +30,7 @@ def parser() -> Parser:
 
 def main(arguments: list[str]) -> int:
     options = parser().parse(arguments)
-    check_apart(expanded(options.output), [weights_file(options.model)], "exported")
+    check_apart([expanded(options.output)], [weights_file(options.model)], "exported")
     from ..export import export, load
 
     exported = export(

@@ -25,7 +25,7 @@ def parser() -> Parser:
 
 def main(arguments: list[str]) -> int:
     options = parser().parse(arguments)
-    check_apart(expanded(options.output), [weights_file(name) for name in options.models], "shown")
+    check_apart([expanded(options.output)], [weights_file(name) for name in options.models], "shown")
     from ..data import load_data
     from ..export import load
     from ..export.page import page

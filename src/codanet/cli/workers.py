@@ -38,5 +38,7 @@ def together(options: argparse.Namespace, command: list[str]) -> Iterator[Place]
     if options.threads is None and "OMP_NUM_THREADS" not in os.environ:
         options.threads = max(1, (os.cpu_count() or 1) // options.workers)
     more = ["--workers", "1"] + (["--threads", str(options.threads)] if options.threads else [])
-    with workers(options.workers, [*command, *more]) as place, torch_threads(options.threads):
+    # what follows -- is no option
+    end = command.index("--") if "--" in command else len(command)
+    with workers(options.workers, [*command[:end], *more, *command[end:]]) as place, torch_threads(options.threads):
         yield place

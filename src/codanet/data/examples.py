@@ -27,6 +27,23 @@ PHOTOGRAPHS = {
 MOST = 12
 
 
+def check_shown(models: Mapping[str, CoDANet], data: ImageData | None = None) -> None:
+    """Refuse what a page cannot show: no model, images neither grey nor RGB, examples for none of the models."""
+    if not models:
+        raise ValueError("no model was given: give at least one to show")
+    for name, model in models.items():
+        if model.image_channels not in (1, 3):
+            raise ValueError(
+                f"{name} takes images of {model.image_channels} channels: the page shows grey or RGB pictures (1 or 3)"
+            )
+    counts = sorted({model.num_classes for model in models.values()})
+    if data is not None and len(data.classes) not in counts:
+        raise ValueError(
+            f"the examples are of {len(data.classes)} classes and the models have {', '.join(map(str, counts))}: give "
+            "the data set of one of them, or no examples"
+        )
+
+
 def examples(model: CoDANet, data: ImageData | None = None) -> dict[str, Image.Image]:
     """Pictures by name. Of a data set: one validation picture of each class, of the first dozen."""
     if data is not None and len(data.classes) == model.num_classes:

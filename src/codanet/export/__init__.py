@@ -1,22 +1,25 @@
 """The explanation leaves Python: inside an ONNX graph, in a program of torch.export, and on a page without a server.
 
-The room itself may be called: `codanet.export(model, "model.onnx")` is `codanet.export.export(...)`.
+The room itself may be called: `codanet.export(model, "model.onnx")` is `codanet.export.export(...)`; and so may its
+module `codanet.export.page`, which is imported on first use.
 """
 
-import sys
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from .._support.lazy import called, first_use
 from .check import Differences
 from .model import ExportedNet, load
 from .write import FORMATS, Exported, export
 
-__all__ = ["FORMATS", "Differences", "Exported", "ExportedNet", "export", "load"]
+if TYPE_CHECKING:
+    from . import page as page
+
+__all__ = ["FORMATS", "Differences", "Exported", "ExportedNet", "export", "load", "page"]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        return first_use(__name__, name, {"page": "page"})
 
 
-class _Room(ModuleType):
-    def __call__(self, *arguments: Any, **options: Any) -> Exported:
-        return export(*arguments, **options)
-
-
-sys.modules[__name__].__class__ = _Room
+called(__name__, export)

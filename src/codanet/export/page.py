@@ -17,13 +17,15 @@ from PIL import Image
 
 from .._support.files import expanded, replacing
 from .._support.html import picture_uri, text
+from .._support.lazy import called
 from .._support.messages import reason
 from .._support.version import __version__
 from .._support.web import HEAD, ICON, script, styles
 from ..data import ImageData
-from ..data.examples import examples
+from ..data.examples import check_shown, examples
 from ..data.image import size_for
 from ..models.facts import facts, named_classes
+from ..models.hybrid import HybridNet
 from ..models.network import CoDANet
 from ..plot.colours import PALETTES, PERCENTILE, SHADES, heatmap
 from .check import Differences
@@ -73,7 +75,7 @@ def page(
         >>> codanet.export.page({"cifar10": codanet.load("cifar10")}, "why.html").path
         PosixPath('why.html')
     """
-    path = _checked(models, expanded(path))
+    path = _checked(models, data, expanded(path))
     place = engine()
     blocks = {"engine": (place / SCRIPT).read_bytes(), "binary": (place / BINARY).read_bytes()}
     differences = {}
@@ -90,14 +92,8 @@ def page(
     return Page(path, len(content), differences)
 
 
-def _checked(models: Mapping[str, CoDANet], path: Path) -> Path:
-    if not models:
-        raise ValueError("no model was given: give at least one to show")
-    for name, model in models.items():
-        if exportable(model).image_channels not in (1, 3):
-            raise ValueError(
-                f"{name} takes images of {model.image_channels} channels: the page shows grey or RGB pictures (1 or 3)"
-            )
+def _checked(models: Mapping[str, CoDANet], data: ImageData | None, path: Path) -> Path:
+    check_shown({name: exportable(model) for name, model in models.items()}, data)
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the name of a file, such as {path / 'why.html'}")
     if path.suffix.lower() not in (".html", ".htm"):
@@ -109,7 +105,7 @@ def _document(models: Mapping[str, CoDANet], data: ImageData | None, blocks: Map
     program = _program()
     digest = "sha256-" + base64.b64encode(hashlib.sha256(program.encode("utf-8")).digest()).decode("ascii")
     packed = "\n".join(_packed(name, content) for name, content in blocks.items())
-    words = json.dumps(_settings(models, data), ensure_ascii=False).replace("<", "\\u003c")
+    words = json.dumps(_settings(models, data)).replace("<", "\\u003c")
     title = " and ".join(models) if len(models) < 3 else f"{len(models)} models"
     return (
         (WEB / "page.html")
@@ -180,6 +176,10 @@ def _described(model: CoDANet) -> dict[str, Any]:
         "channels": model.image_channels,
         "temperature": model.temperature,
         "bias": model.logit_bias,
+        "exact_for": model.exact_for if isinstance(model, HybridNet) else "",  # where that is not the pixels
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "facts": facts(model),
     }
+
+
+called(__name__, page)

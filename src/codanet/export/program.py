@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from io import BytesIO
 from pathlib import Path
 
 import torch
@@ -58,4 +59,6 @@ def write(
         program = torch.export.export(
             ExplainedNet(model, channels, rows).eval(), inputs, dynamic_shapes=(free, {0: Dim.DYNAMIC})
         )
-        torch.export.save(program, path, extra_files={"codanet.json": json.dumps(metadata)})
+        content = BytesIO()  # PyTorch takes no path that is not UTF-8, and warns of one that does not end in .pt2
+        torch.export.save(program, content, extra_files={"codanet.json": json.dumps(metadata)})
+    path.write_bytes(content.getbuffer())

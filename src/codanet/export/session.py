@@ -23,8 +23,8 @@ def opened(source: Path | bytes) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3  # errors: it warns of shapes that are free on purpose
-    file = source if isinstance(source, bytes) else str(source)
-    return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    content = source if isinstance(source, bytes) else source.read_bytes()  # of a path that may not be UTF-8
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
 def runner(session: Any) -> Run:

@@ -6,6 +6,7 @@ import copy
 import json
 import os
 from dataclasses import asdict, dataclass
+from io import BytesIO
 from pathlib import Path
 
 import torch
@@ -109,7 +110,7 @@ def _write(
     from .program import write
 
     write(model, path, metadata(model), channels=channels, rows=rows, size=size)
-    program = torch.export.load(path).module()
+    program = torch.export.load(BytesIO(path.read_bytes())).module()
 
     def run(image, target):  # type: ignore[no-untyped-def]
         with torch.no_grad():
@@ -184,8 +185,9 @@ def _checked_size(size: int | tuple[int, int] | None, model: CoDANet) -> tuple[i
     sides = (size, size) if isinstance(size, int) else tuple(size)
     if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
         raise ValueError(f"size is {size!r}: give the height and width in pixels, or None for any")
-    check_sizes([asdict(layer) for layer in model.architecture], sides)
-    height, width = sides
+    stride = model.stride if isinstance(model, HybridNet) else 1
+    height, width = (-(-side // stride) for side in sides)  # that the layers see
+    check_sizes([asdict(layer) for layer in model.architecture], (height, width))
     for layer in model.dau_layers:
         height, width = layer.output_size(height, width)
     return sides[0], sides[1]

@@ -15,6 +15,7 @@ from ..attribution import Method, MethodSettings, attribute, settings_of
 from ..attribution.task import prepare, space_of
 from ..attribution.untouched import untouched
 from ..metrics.quantus import refuse, scored
+from ..models.classifier import network_input
 from ..models.explanation import Target
 from ..models.network import bare
 from ..models.self_explaining import encodes
@@ -58,10 +59,10 @@ def quantus_scores(
     """What a Quantus metric, such as quantus.Sparseness(), says of one of our methods: one score per image.
 
     A CoDA-Net is given the encoded images, so that a metric with perturb_baseline=0.0 removes a pixel instead of making
-    it dark (Quantus's "black" is the image's own minimum). What the metric watches is the logit, as the methods explain
-    it. The model is in evaluation mode meanwhile. The metric draws its random numbers from the seed; the caller's are
-    left as they were. `codanet.metrics.quantus` says what of Quantus is mended for this, and that Completeness is
-    refused.
+    it dark (Quantus's "black" is the image's own minimum); other models are given the images, a hybrid too. What the
+    metric watches is the logit, as the methods explain it. The model is in evaluation mode meanwhile. The metric draws
+    its random numbers from the seed; the caller's are left as they were. `codanet.metrics.quantus` says what of Quantus
+    is mended for this, and that Completeness is refused.
     """
     with optional():
         import quantus
@@ -76,4 +77,4 @@ def quantus_scores(
         if task.targets.ndim != 1:
             raise ValueError("a score is made for one class per image: give one class, or one for each")
         kwargs = {"method": method, "seed": seed, "batch_size": batch_size}
-        return scored(metric, model, task.inputs, task.targets, explain_func, kwargs, seed)
+        return scored(metric, model, network_input(model, images.detach()), task.targets, explain_func, kwargs, seed)

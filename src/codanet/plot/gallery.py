@@ -26,7 +26,7 @@ from ..models.network import CoDANet
 from . import card, colour_scale, comparison, contribution_maps, heatmap, method_colours, painted
 from . import pictures as rgb
 from .maps import named
-from .sheet import CELL, LARGEST_CELL, number, shortened
+from .sheet import CELL, number, shortened
 from .strips import LAYERS_IN_A_ROW, strip
 
 BATCH, BATCH_NUMBERS = 32, 8 << 20  # images, and numbers in their maps, explained at a time
@@ -55,11 +55,11 @@ def explain_files(
     top: int = 1,
     methods: Sequence[str] = (),
     layers: bool = False,
-    fine: bool = True,
+    dots: int = 0,
 ) -> Iterator[Explained]:
     """In the order of the paths; for the `targets`, or else the `top` classes of each picture.
 
-    `fine`: photographs under a hybrid's map as large as they are drawn, instead of as the model sees them.
+    `dots`: photographs under a hybrid's map are about so large, as they are drawn, instead of as the model sees them.
 
     `methods` to compare with are names of `codanet.attribution.METHODS`, settings changed or not: rise:masks=2000. What
     cannot be read is yielded with its error.
@@ -72,7 +72,9 @@ def explain_files(
         raise ValueError(f"top is {top}: it must be from 1 to the model's {model.num_classes} classes")
     height, width = size_for(model)
     count = len(chosen) or top
-    size = max(1, min(BATCH, BATCH_NUMBERS // (2 * model.image_channels * height * width * count)))
+    finer = max(1, round(dots / max(height, width))) if isinstance(model, HybridNet) else 1  # times as large
+    numbers = model.image_channels * height * width * (2 * count + (finer**2 if finer > 1 else 0))
+    size = max(1, min(BATCH, BATCH_NUMBERS // numbers))
 
     def explained(batch: list[tuple[Path, Tensor, Tensor]]) -> Iterator[Explained]:
         images = torch.stack([image for _, image, _ in batch]).to(model.device, model.dtype)
@@ -82,7 +84,7 @@ def explain_files(
                 wanted = model(images).topk(count).indices
         explanation = model.explain(images, wanted)
         if isinstance(explanation, FeatureExplanation):
-            explanation = replace(explanation, photographs=torch.stack([fine for _, _, fine in batch]))
+            explanation = replace(explanation, photographs=torch.stack([shown for _, _, shown in batch]))
         classes = explanation.targets.view(len(images), -1)
         others = {}
         for spec in others_wanted:
@@ -97,7 +99,7 @@ def explain_files(
                 [maps[one] for maps in from_layers],
             )
 
-    read = partial(_read, model=model, size=(height, width), fine=fine)
+    read = partial(_read, channels=model.image_channels, size=(height, width), finer=finer)
     waiting: list[Explained | tuple[Path, Tensor, Tensor]] = []
     for each in ahead(read, paths, READERS, 2 * size):
         waiting.append(each)
@@ -117,14 +119,13 @@ def _in_order(
         yield each if isinstance(each, Explained) else next(results)
 
 
-def _read(path: Path, model: CoDANet, size: tuple[int, int], fine: bool) -> Explained | tuple[Path, Tensor, Tensor]:
+def _read(path: Path, channels: int, size: tuple[int, int], finer: int) -> Explained | tuple[Path, Tensor, Tensor]:
     """The picture as the model sees it, and as it is shown: of a photograph more is to be seen."""
     try:
-        image = read_image(path, size=size, channels=model.image_channels)
-        if not (fine and isinstance(model, HybridNet)):
+        image = read_image(path, size=size, channels=channels)
+        if finer == 1:
             return path, image, image
-        factor = max(1, 2 * LARGEST_CELL // max(size))
-        return path, image, read_image(path, size=(factor * size[0], factor * size[1]), channels=model.image_channels)
+        return path, image, read_image(path, size=(finer * size[0], finer * size[1]), channels=channels)
     except DataError as error:
         return Explained(path, error=str(error))
 

@@ -224,8 +224,9 @@ def multi_image(explanation: Explanation, side: int, *, palette: str = "red-blue
             f"the explanation has {len(explanation)} images with {targets.shape[1]} targets: a multi-image of {side} x "
             f"{side} is one image with {side * side}, the classes of its cells row by row"
         )
-    values = finite_array(explanation.shown)[0] if targets.shape[1] > 1 else finite_array(explanation.shown)
+    values = finite_array(explanation.shown)  # [1, (K,) H, W]
     height, width = values.shape[-2:]
+    values = values.reshape(-1, height, width)
     shares = positive_share(torch.from_numpy(values), cell_masks(side, height, width)).tolist()
     scale = colour_scale(values)
     maps = heatmap(values, scale, palette)

@@ -21,7 +21,7 @@ from .._support.crew import WAIT_SECONDS, Crew, Place, crew_in
 from .._support.crew import place as own_place
 from .._support.extras import optional
 from .._support.files import replacing
-from .._support.messages import nearest, reason
+from .._support.messages import encodable, nearest, reason
 from .._support.numbers import check_whole
 from .._support.progress import progress_bar
 from .._support.settled import settle
@@ -174,7 +174,7 @@ def _write(
     import pyarrow.parquet as pq
 
     rows: dict[str, list[Any]] = {name: [] for name in _schema(settings, model).names}
-    files = explain_files(model, paths, targets=targets, top=settings["top"], fine=False)
+    files = explain_files(model, paths, targets=targets, top=settings["top"])
     for number, explained in enumerate(files, first):
         for row in _rows(number, explained, settings["maps"]):
             for name, values in rows.items():
@@ -185,10 +185,10 @@ def _write(
 
 
 def _rows(number: int, explained: Explained, maps: Maps) -> list[dict[str, Any]]:
-    start = {"picture": number, "path": str(explained.path)}
+    start = {"picture": number, "path": encodable(explained.path)}
     why = explained.explanation
     if why is None:
-        return [{**start, "error": explained.error}]
+        return [{**start, "error": encodable(explained.error)}]
     several = why.targets.view(-1)
     pixels = why.pixels.reshape(len(several), -1)
     rows = []
@@ -196,7 +196,7 @@ def _rows(number: int, explained: Explained, maps: Maps) -> list[dict[str, Any]]
         row = {
             **start,
             "number": target,
-            "class": why.class_name(target),
+            "class": encodable(why.class_name(target)),
             "probability": float(why.probabilities[0, target]),
             "logit": float(why.logits[0, target]),
         }

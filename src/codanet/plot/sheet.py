@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from .._support.files import replacing
+from .._support.messages import encodable
 from .colours import diverging
 
 FORMATS = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
@@ -151,7 +152,9 @@ def show(axes: Axes, picture: NDArray[np.uint8], *, shrunk: bool = False) -> Non
 
 def write(axes: Axes, words: str, points: float = TITLE_POINTS) -> None:
     """Above the axes, taken letter by letter: a dollar sign in a class name is a dollar sign."""
-    text = axes.set_title(words, fontsize=points, color=INK, pad=3.2, loc="center", fontweight="normal", y=1.0)
+    text = axes.set_title(
+        encodable(words), fontsize=points, color=INK, pad=3.2, loc="center", fontweight="normal", y=1.0
+    )
     text.set(parse_math=False, usetex=False)
 
 

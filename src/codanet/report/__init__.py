@@ -192,13 +192,14 @@ def _model(entry: object, folder: Path) -> tuple[nn.Module | None, str]:
 
 
 def _images_of(model: nn.Module, provenance: Mapping[str, Any], root: Path | None) -> Images:
-    """Of an evaluation: the set the model was trained on if it is of that name, so that its folder is known."""
-    data = mapping(provenance.get("data"))
+    """Of an evaluation, as it read them: from the folder of the model's training if that set is of the same name."""
+    data, measured = mapping(provenance.get("data")), mapping(provenance.get("settings"))
     settings: dict[str, Any] = {"data": data.get("name")}
     if isinstance(model, CoDANet | Peer):
-        trained = mapping(model.provenance.get("settings"))
-        own = model.provenance.get("data") == data.get("name")
-        settings = {**trained, "data": trained.get("data") if own else data.get("name"), "holdout": 0}
+        elsewhere = {} if model.provenance.get("data") == data.get("name") else {**settings, "root": None}
+        settings = {**settings, **mapping(model.provenance.get("settings")), **elsewhere, "holdout": 0}
+    if "image_size" in measured:
+        settings["image_size"] = measured["image_size"]
     return images(settings, data.get("checksum"), root)
 
 

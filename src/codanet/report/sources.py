@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .._support.download import cache_root
+from .._support.files import expanded
 from .._support.limits import read_json as limited_json
 from ..data import ImageData, canonical, load_data
 from ..data.photographs import load_photographs
@@ -81,30 +82,38 @@ def images(settings: Mapping[str, Any], checksum: object, root: Path | None = No
     known = canonical(name)
     if known is None:  # a folder of pictures, which may have moved
         name, place = str(root or name), None
-        here = bool(name) and Path(name).is_dir()
+        here = bool(name) and expanded(name).is_dir()
     elif known == "digits":
         place, here = None, True
     else:
-        place = root or (Path(str(settings["root"])) if settings.get("root") else None)
+        place = root or (expanded(str(settings["root"])) if settings.get("root") else None)
         cached = (cache_root() / f"{known}.safetensors").is_file()
         here = place.exists() if place is not None else cached
     if not here:
         return Images(missing=f"The images of {name or 'the data set'} are not on this machine")
-    size, seed = settings.get("image_size"), settings.get("seed")
-    if isinstance(size, list) and len(set(size)) == 1:  # an evaluation has height and width
-        size = size[0]
-    size, seed = size if isinstance(size, int) else None, seed if isinstance(seed, int) else 0
+    size, seed = _size(settings.get("image_size")), settings.get("seed")
+    seed = seed if isinstance(seed, int) else 0
     backbone = settings.get("backbone")
     try:
         if known is None and backbone in BACKBONES:
-            data = load_photographs(Path(name), side=BACKBONES[backbone].image_size, size=size, seed=seed)
+            data = load_photographs(expanded(name), side=BACKBONES[backbone].image_size, size=size, seed=seed)
         else:
-            data = load_data(name, root=place, size=size, seed=seed)
+            data = load_data(name, root=place, size=size if isinstance(size, int) else None, seed=seed)
     except ValueError as error:
         return Images(missing=f"The images of {name} cannot be read ({error})")
     if checksum and data.checksum != checksum:
         return Images(missing=f"The images of {name} on this machine are not those that were used")
     holdout = settings.get("holdout")
     if isinstance(holdout, int) and 0 < holdout < len(data.train):  # a test set is not looked at for a run's report
-        data = held_out(data, holdout, seed if isinstance(seed, int) else 0)
+        data = held_out(data, holdout, seed)
     return Images(data)
+
+
+def _size(value: object) -> int | tuple[int, int] | None:
+    """The side of a training, or the height and width of an evaluation; None for what is neither."""
+    if isinstance(value, int):
+        return value
+    if not isinstance(value, list) or len(value) != 2 or not all(isinstance(side, int) for side in value):
+        return None
+    height, width = value
+    return height if height == width else (height, width)

@@ -116,7 +116,8 @@ async function takeCanvas(canvas, title) {
   const small = blank(96, 96);
   const [left, top, w, h] = middle(canvas, [96, 96]);
   small.getContext("2d").drawImage(canvas, left, top, w, h, 0, 0, 96, 96);
-  state.uploads = [{ key, title: title || key, uri: small.toDataURL() }, ...state.uploads].slice(0, MOST_UPLOADS);
+  state.uploads = [{ key, title: title || key, uri: small.toDataURL() }, ...state.uploads];
+  for (const { key: old } of state.uploads.splice(MOST_UPLOADS)) canvases.delete(old);
   await openPicture(key);
 }
 
@@ -129,7 +130,8 @@ async function openModel(number) {
 }
 
 async function mix(n) {
-  const keys = [...state.mixed, ...known().map(({ key }) => key).filter((key) => !state.mixed.includes(key))].slice(0, n * n);
+  const all = known().map(({ key }) => key);
+  const keys = [...new Set([...state.mixed.filter((key) => all.includes(key)), ...all])].slice(0, n * n);
   if (keys.length < n * n) throw new Error(`${n} × ${n} needs ${n * n} pictures and there are ${keys.length}: give more of your own first.`);
   const model = network();
   const [height, width] = model.size;
@@ -185,7 +187,7 @@ async function photographIt() {
 const saving = { value: null, changed: () => {} };
 
 async function save(kind) {
-  for (const c of state.reading.ranked()) await state.reading.compute(c); // the numbers are of every class
+  if (kind === "json") for (const c of state.reading.ranked()) await state.reading.compute(c); // of every class
   saving.value = kind === "png"
     ? { name: fileName(state, "png"), uri: card(state, settings, shades, Number($("#fade input").value)) }
     : { name: fileName(state, "json"), uri: numbers(state, settings) };

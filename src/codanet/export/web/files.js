@@ -37,6 +37,8 @@ function card(state, settings, shades, fade) {
   pen.drawImage(ramp, left, foot, 97, 13);
   pen.strokeRect(left - 0.5, foot - 0.5, 98, 14);
   pen.fillText(`+${brief(scale)} logit`, left + 106, foot + 13);
+  pen.textAlign = "right";
+  pen.fillText(reading.network.exact_for, page.width - BORDER, foot + 13, 2 * w);
   return page.toDataURL();
 }
 
@@ -67,6 +69,7 @@ function numbers(state, settings) {
       provenance: network.facts,
       temperature: network.temperature,
       bias: network.bias,
+      ...(network.exact_for ? { exact_for: network.exact_for } : {}),
       image_size: reading.size,
       box,
       classes: reading.ranked().map((c) => ({

@@ -31,8 +31,21 @@ class Network {
     };
     const start = performance.now();
     const { logits, contributions } = await session.run(feeds);
-    return { logits: logits.data.slice(), values: contributions.data.slice(), milliseconds: performance.now() - start };
+    const milliseconds = performance.now() - start;
+    return { logits: logits.data.slice(), values: spread(contributions, height, width), milliseconds };
   }
+}
+
+// Maps [1, h, w] on height x width pixels: what a feature contributes is shared out evenly over its square of them, so
+// that sums stay what they are; what a pixel contributes is its own.
+function spread({ data, dims: [, h, w] }, height, width) {
+  if (h === height && w === width) return data.slice();
+  const squares = (size, count) => {
+    const places = Array.from({ length: size }, (_, i) => Math.floor((i * count) / size));
+    return places.map((place) => [place, places.filter((other) => other === place).length]);
+  };
+  const [rows, columns] = [squares(height, h), squares(width, w)];
+  return Float32Array.from(rows.flatMap(([y, high]) => columns.map(([x, wide]) => data[y * w + x] / (high * wide))));
 }
 
 // One picture read by one model: the maps of its classes, each computed when it is first asked for.

@@ -97,7 +97,9 @@ function diverging(part) {
 }
 
 function region({ reading, target, versus, box }) {
-  const main = equation(reading.parts(box, target, versus), box);
+  const exact = reading.network.exact_for;
+  const hint = exact ? `<p class="hint">These sums are ${text(exact)}: a feature is shown, and counted, evenly over its square of pixels.</p>` : "";
+  const main = equation(reading.parts(box, target, versus), box) + hint;
   if (!box) return `${main}<p class="hint">Drag a box on the picture to read how much that region contributes to every class.</p>`;
   const classes = listed(reading, target, versus);
   const parts = new Map(classes.filter((c) => reading.maps.has(c)).map((c) => [c, reading.parts(box, c)]));
@@ -137,8 +139,10 @@ function about(model, version) {
     ["classes", model.classes.length],
     ["temperature", model.temperature],
   ];
-  if (typeof known.val_accuracy === "number") {
-    rows.push(["accuracy", `${(100 * known.val_accuracy).toFixed(2)}% of ${known.val_images ?? "?"} validation pictures`]);
+  for (const [part, name] of [["test", "test"], ["val", "validation"]]) {
+    const share = known[`${part}_accuracy`];
+    if (typeof share !== "number") continue;
+    rows.push(["accuracy", `${(100 * share).toFixed(2)}% of ${known[`${part}_images`] ?? "?"} ${name} pictures`]);
   }
   for (const key of ["data", "recipe", "epochs", "hours", "seed"]) if (key in known) rows.push([key, known[key]]);
   const cells = rows.map(([key, value]) => `<tr><th scope="row">${text(key)}</th><td>${text(value)}</td></tr>`);

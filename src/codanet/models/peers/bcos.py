@@ -7,6 +7,7 @@ Layers are scaled by their root mean square in training, a constant factor after
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ from .peer import Peer
 
 EPSILON = 1e-6
 IMAGES_AT_ONCE = 64  # explained together
+# whether cosines are constants, as an explanation needs it: in this thread, as others may explain at the same time
+_frozen = ContextVar("frozen", default=False)
 
 
 class BcosConv2d(nn.Module):
@@ -30,7 +33,6 @@ class BcosConv2d(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(units, channels, kernel_size, kernel_size))
         self.stride, self.padding, self.exponent = stride, kernel_size // 2, exponent
-        self.frozen = False  # whether cosines are constants, as an explanation needs it
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -43,7 +45,7 @@ class BcosConv2d(nn.Module):
         kernel = self.weight.shape[2]
         norm = F.avg_pool2d(squares, kernel, self.stride, self.padding, divisor_override=1).add(EPSILON**2).sqrt()
         cosine = (linear / norm).abs()
-        if self.frozen:
+        if _frozen.get():
             cosine = cosine.detach()
         return linear * cosine.pow(self.exponent - 1)
 
@@ -120,14 +122,11 @@ class BcosResNet(Peer, SelfExplaining):
     @contextmanager
     def frozen(self) -> Iterator[None]:
         """Cosines as constants: the gradient of a logit is then its row of W(x)."""
-        layers = [module for module in self.modules() if isinstance(module, BcosConv2d)]
-        for layer in layers:
-            layer.frozen = True
+        before = _frozen.set(True)
         try:
             yield
         finally:
-            for layer in layers:
-                layer.frozen = False
+            _frozen.reset(before)
 
     def explain(self, images: Tensor, target: Target = None) -> Explanation:
         """Why the model gives the predicted class, or `target`, its logit: exact contributions, as of a CoDA-Net.
