@@ -257,11 +257,11 @@ def test_command_line(tmp_path, capsys):
     assert "unknown format 'doc'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", [b"caf\xe9.onnx", b"caf\xe9.pt2", b"MODEL.PT2", "ünï.onnx".encode()])
+@pytest.mark.parametrize("name", [b"caf\xe9.onnx", b"CAF\xe9.PT2", "ünï.onnx".encode()])
 def test_any_name_of_a_file(tmp_path, capfd, name):
     """Neither library takes a path that is no UTF-8, and PyTorch warns of another suffix."""
-    path = tmp_path / os.fsdecode(name)
-    assert codanet.export(tiny(), path).path == path
+    path, model = tmp_path / os.fsdecode(name), CoDANet([Layer(4, 2, kernel_size=1)], image_size=9).eval()
+    assert codanet.export(model, path).path == path
     assert path.stat().st_size > 1000
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
     assert capfd.readouterr().err == ""
