@@ -114,7 +114,8 @@ def train_head(model: Plain, pooled: Tensor, labels: Tensor, decay: float = 1e-3
 def plain_network(data: ImageData, folder: Path, seed: int, views: int) -> Plain:
     """Trained; what its head learns from is kept in the folder."""
     model = Plain(efficientnet_lite0(), len(data.classes)).eval()
-    file = folder / f"pooled-{views}-{seed}-{data.checksum[:12]}.pt"
+    height, width = data.image_size
+    file = folder / f"pooled-{views}-{height}x{width}-{seed}-{data.checksum[:12]}.pt"
     if not file.is_file():
         assert isinstance(data.train, FolderSplit)
         pooled = pooled_views(model, data.train, Views(data.image_size, seed=seed), views)

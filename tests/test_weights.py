@@ -205,6 +205,12 @@ def test_provenance_that_is_no_json_is_told(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_file_in_the_home_of_a_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    codanet.save(codanet.create_model("nano_coda"), tmp_path / "mine.safetensors")
+    assert codanet.load("~/mine.safetensors").architecture == "nano_coda"
+
+
 def test_peers_are_kept_and_refused_as_other_models_are(tmp_path):
     peer, path = create_peer("senn", num_classes=3, image_size=(32, 32)), tmp_path / "peer.safetensors"
     with pytest.raises(ValueError, match="half_backbone is for hybrids"):

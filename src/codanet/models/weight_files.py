@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from .._support.files import expanded
 from .._support.messages import nearest
 
 SHIPPED = Path(__file__).parent / "shipped"
@@ -17,7 +18,7 @@ def weights_path(model: str | os.PathLike[str]) -> Path:
     """The file of a model that comes with the package, by its name, or of any other."""
     if isinstance(model, str) and model in list_shipped():
         return SHIPPED / f"{model}.safetensors"
-    path = Path(model)
+    path = expanded(model)
     if not path.exists() and not path.suffix and len(path.parts) == 1:
         raise ValueError(
             f"no model {str(model)!r} comes with the package{nearest(str(model), list_shipped())}, or give a "
