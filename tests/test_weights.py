@@ -208,7 +208,7 @@ def test_provenance_that_is_no_json_is_told(tmp_path):
 def test_a_file_in_the_home_of_a_user(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     codanet.save(codanet.create_model("nano_coda"), tmp_path / "mine.safetensors")
-    assert codanet.load("~/mine.safetensors").architecture == "nano_coda"
+    assert codanet.load("~/mine.safetensors").name == "nano_coda"
 
 
 def test_peers_are_kept_and_refused_as_other_models_are(tmp_path):
