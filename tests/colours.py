@@ -5,9 +5,12 @@ from PIL import Image
 from torch import nn
 
 from codanet import CoDANet
+from codanet.data import MemorySplit
+from codanet.data.pictures import Pictures
 from codanet.models.network import Layer
 
 NAMES = ("red", "green", "blue")
+CLASSES, SIDE = 10, 4  # of `coloured`
 
 
 class Colours(nn.Module):
@@ -40,3 +43,13 @@ def halves(side: int = 160, left: str = "red", right: str = "blue") -> Image.Ima
     image = Image.new("RGB", (side, side), right)
     image.paste(Image.new("RGB", (side // 2, side), left), (0, 0))
     return image
+
+
+def coloured(number=200, seed=0):
+    """Images of class c have light in channel c alone, more in some than in others."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(number) % CLASSES
+    images = torch.zeros(number, CLASSES, SIDE, SIDE, dtype=torch.uint8)
+    light = torch.randint(100, 256, (number, SIDE, SIDE), generator=generator).to(torch.uint8)
+    images[torch.arange(number), labels] = light
+    return Pictures(MemorySplit(images, labels))

@@ -6,7 +6,9 @@ import signal
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
+import codanet
 from chromium import FLAGS, MISSING, chromium
 from colours import colour_model, halves
 from visitors import encoded, given
@@ -100,3 +102,29 @@ def browser():
         started = playwright.chromium.launch(executable_path=path, headless=True, args=list(FLAGS))
         yield started
         started.close()
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory):
+    """A small CoDA-Net that has seen enough digits to be sure of some."""
+    from codanet.data import load_data
+
+    torch.manual_seed(0)
+    data = load_data("digits")
+    model = codanet.CoDANet(
+        [codanet.Layer(12, 4), codanet.Layer(10, 4, stride=2)],
+        image_channels=1,
+        image_size=8,
+        temperature=4,
+        class_names=data.classes,
+    )
+    optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+    images, labels = data.train.images.float() / 255, data.train.labels
+    for _ in range(100):
+        batch = torch.randint(len(labels), (48,))
+        wanted = nn.functional.one_hot(labels[batch], 10).float()
+        loss = nn.functional.binary_cross_entropy_with_logits(model(images[batch]), wanted)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return codanet.save(model.eval(), tmp_path_factory.mktemp("digits") / "model.safetensors")

@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
-from codanet import CoDANet
+import torch
+
+from codanet import CoDANet, Layer
 from codanet.models.architectures import ARCHITECTURES
 
 MANY = 128  # the highest rank that is computed with as it is
@@ -19,3 +21,8 @@ def of_kind(name: str, num_classes: int | None = None, **options) -> CoDANet:
         layers = tuple(replace(layer, rank=layer.rank // 4, units=layer.units // 4) for layer in layers)
     layers = (*layers[:-1], replace(layers[-1], units=num_classes or known.layers[-1].units))
     return CoDANet(layers, **{"image_channels": known.image_channels, "temperature": known.temperature, **options})
+
+
+def tiny(seed=0):
+    torch.manual_seed(seed)
+    return CoDANet([Layer(8, 2), Layer(5, 2, stride=2)], image_size=16, temperature=2).eval()

@@ -1,6 +1,5 @@
 """An evaluation from end to end: planted answers, stopped and taken up again, wrong input, the command line."""
 
-import copy
 import json
 import os
 from dataclasses import replace
@@ -11,22 +10,15 @@ import torch
 from PIL import Image
 from torch import nn
 
-import codanet
 from codanet._support.crew import Place, crew_in
-from codanet.attribution import METHODS, MethodSpec, NotFinite, attribute, has_sign, method_title, settings_of
 from codanet.cli import main
 from codanet.data import ImageData, MemorySplit, load_data
-from codanet.data.pictures import Pictures
 from codanet.data.split import FolderSplit
-from codanet.evaluation import evaluate, load_models, measurement
-from codanet.evaluation.methods import choose_methods
-from codanet.evaluation.models import model_digest, read_data
+from codanet.evaluation import evaluate, measurement
 from codanet.evaluation.published import Published
 from codanet.evaluation.records import LINES, Record, Records
-from codanet.metrics import METRICS, Metric, Scores, contributions, predictions, register_metric, removal
-from codanet.models.labels import short_name
+from codanet.metrics import METRICS, Metric, Scores, predictions, register_metric
 from codanet.models.network import CoDANet, Layer
-from codanet.models.resnet import resnet20
 from colours import Colours
 from colours import own_channel as own
 
@@ -48,30 +40,6 @@ def planted(number=120, boxes=False):
     box = torch.tensor([[2.0, 2, 5, 5]]).repeat(number, 1) if boxes else None
     split = MemorySplit(images, labels, box)
     return ImageData("planted", tuple("abcdefghij"), split, split, (SIDE, SIDE), CLASSES, "0" * 64)
-
-
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory):
-    """A small CoDA-Net that has seen enough digits to be sure of some."""
-    torch.manual_seed(0)
-    data = load_data("digits")
-    model = CoDANet(
-        [Layer(12, 4), Layer(10, 4, stride=2)],
-        image_channels=1,
-        image_size=8,
-        temperature=4,
-        class_names=data.classes,
-    )
-    optimiser = torch.optim.Adam(model.parameters(), 1e-2)
-    images, labels = data.train.images.float() / 255, data.train.labels
-    for _ in range(100):
-        batch = torch.randint(len(labels), (48,))
-        wanted = nn.functional.one_hot(labels[batch], 10).float()
-        loss = nn.functional.binary_cross_entropy_with_logits(model(images[batch]), wanted)
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    return codanet.save(model.eval(), tmp_path_factory.mktemp("digits") / "model.safetensors")
 
 
 def content(path):
@@ -250,102 +218,6 @@ def test_a_metric_of_ones_own_is_one_entry(tmp_path):
         METRICS.pop("light", None)
 
 
-def test_methods_by_name():
-    chosen = choose_methods(["contributions", "occlusion5:stride=1", "rise:masks=10:cells=4"], seed=3)
-    assert chosen["occlusion5:stride=1"].settings.stride == 1
-    assert chosen["rise:masks=10:cells=4"].settings.masks == 10
-    assert chosen["contributions"].several_targets
-    for name, words in (
-        ("gradcan", "did you mean 'gradcam'"),
-        ("rise:maks=3", "no setting 'maks'"),
-        ("rise:masks", "write it as rise:name=value"),
-        ("rise:masks=many", "masks is 'many'"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            choose_methods([name], seed=0)
-    with pytest.raises(ValueError, match="no method was named"):
-        choose_methods([], seed=0)
-
-
-def test_a_method_spec_is_its_name_settings_and_title():
-    spec = MethodSpec.parse("occlusion9:stride=4:space=image")
-    assert (spec.method, spec.title) == (METHODS["occlusion9"], "Occ9:stride=4:space=image")
-    assert spec.settings == settings_of("occlusion9", {"stride": 4, "space": "image"})
-    assert MethodSpec.parse("gradcam:layer=null").settings == METHODS["gradcam"].settings
-    assert MethodSpec.parse("rise:probability=2e-1").settings.probability == 0.2
-    assert MethodSpec.find("RISE:masks=10") == MethodSpec.parse("rise:masks=10")
-    assert MethodSpec.parse("rise:masks=10").settings == settings_of("rise", {"masks": 10})
-    assert MethodSpec.find("mine") is MethodSpec.find("rise:masks=0") is None
-    assert [method_title(name) for name in ("ixg", "mine", "mine:a=1")] == ["IxG", "mine", "mine:a=1"]
-    assert [name for name in METHODS if not has_sign(name)] == ["rise"]
-    assert [has_sign(name) for name in ("RISE", "rise:masks=10", "Occ5", "mine")] == [False, False, True, True]
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_several_classes_of_an_image_get_the_maps_of_each(name):
-    torch.manual_seed(0)
-    model = CoDANet([Layer(6, 2), Layer(5, 2, stride=2)], image_size=12, temperature=2).eval()
-    images, targets = torch.rand(2, 3, 12, 12), torch.tensor([[0, 3, 4], [1, 1, 2]])
-    settings = settings_of(name, {"rise": {"masks": 40}, "lime": {"samples": 24}}.get(name))
-    maps = attribute(model, images, targets, settings)
-    assert maps.shape == (2, 3, 12, 12)
-    for place in range(3):
-        assert torch.allclose(maps[:, place], attribute(model, images, targets[:, place], settings), atol=1e-5)
-
-
-def test_occlusion_of_several_classes_asks_the_model_once():
-    model = CoDANet([Layer(6, 2), Layer(5, 2, stride=2)], image_size=12).eval()
-    images, calls = torch.rand(1, 3, 12, 12), []
-    model.register_forward_hook(lambda module, inputs, output: calls.append(len(output)))
-    attribute(model, images, [[2]], "occlusion5")
-    one = sum(calls)
-    attribute(model, images, [[0, 1, 2, 3, 4]], "occlusion5")
-    assert sum(calls) == 2 * one
-
-
-class Roots(Colours):
-    """Adds the image's norm to the logits: it has no gradient for an image that is all dark."""
-
-    def forward(self, images):
-        return images.sum((2, 3)) + images.square().sum((1, 2, 3)).sqrt()[:, None]
-
-
-class Steep(Colours):
-    """The gradient of class 3, and of no other, is larger than any float32."""
-
-    def forward(self, images):
-        gain = torch.where(torch.arange(images.shape[1]) == 3, 1e30, 1.0)
-        return images.sum((2, 3)) * gain * gain
-
-
-def test_maps_that_are_not_finite_are_nan_alone():
-    images, targets = torch.rand(3, 10, 8, 8), torch.tensor([1, 3, 0])
-    images[1] = 0
-    method = choose_methods(["grad"], seed=0)["grad"]
-    maps = method(Roots(), images, targets)
-    assert maps.flatten(1).isnan().all(1).tolist() == [False, True, False]
-    assert torch.equal(maps[::2], attribute(Roots(), images[::2], targets[::2], "grad"))
-    dark = images.clone()
-    dark[:, 3] = 0
-    several = method(Steep(), dark, torch.tensor([[1, 3], [3, 0], [0, 2]]))
-    assert several.flatten(2).isnan().all(2).tolist() == [[False, True], [True, False], [False, False]]
-    assert several.flatten(2).isfinite().all(2).tolist() == [[True, False], [False, True], [True, True]]
-    with pytest.raises(NotFinite, match="not finite for 1 of 3 images"):
-        attribute(Roots(), images, targets, "grad")
-
-
-def test_a_failing_image_is_one_failed_sample_and_damaged_weights_stop_the_run(tmp_path):
-    data = planted(20)
-    data.val.images[3] = 0  # all channels dark
-    results = evaluate({"m": Roots()}, data, ["grad"], ["removal-least"], tmp_path, images=20)
-    row = results.row("m", "grad", "removal-least")
-    assert (row.n, row.failed) == (20, 1)
-    damaged = CoDANet([Layer(4, 2), Layer(10, 2)], image_channels=CLASSES).eval()
-    damaged.dau_layers[1].A.data[0, 0, 0] = torch.nan
-    with pytest.raises(ValueError, match="its weights are damaged"):
-        evaluate({"m": damaged}, data, ["grad"], ["removal-least"], tmp_path / "damaged", images=20)
-
-
 def test_every_metric_on_grids_has_as_many_as_it_usually_has(tmp_path, monkeypatch):
     """Whichever is named first, and whichever is added to the folder later."""
     monkeypatch.setitem(METRICS, "localisation", replace(METRICS["localisation"], n_elsewhere=7))
@@ -388,55 +260,12 @@ def test_wrong_requests(changes, words, tmp_path, monkeypatch):
         evaluate({"m": Colours()}, planted(), quiet=True, **other(**changes))
 
 
-def test_models_that_do_not_fit_the_data(tmp_path):
-    data = load_data("digits")
-    layers = [Layer(4, 2), Layer(10, 2)]
-    for model, words in (
-        (CoDANet(layers), "m takes images of 3 channels and digits has 1"),
-        (CoDANet([Layer(7, 2)], image_channels=1), "m has 7 classes and digits has 10"),
-        (CoDANet(layers, image_channels=1, class_names=tuple("1023456789")), "class 0 of m is '1' and of digits '0'"),
-        (CoDANet(layers, image_channels=1, image_size=16), "read them at that size with --image-size 16"),
-        (resnet20(), "m cannot take images|must be"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), "m has 4 classes and digits has 10"),
-        (nn.Linear(5, 10), "m cannot take images"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            evaluate({"m": model}, data, **other(output=tmp_path))
-
-
 def test_defaults_take_what_there_is_and_say_so(tmp_path):
     results = evaluate({"m": Colours()}, planted(), {"own": own}, None, tmp_path)
     assert results.row("m", "own", "localisation").units == 13
     assert results.row("m", "own", "removal-least").n == 120
     assert any("enough for 13 grids of 3x3 instead of 250" in remark for remark in results.remarks)
     assert any("120 images are measured instead of 1024" in remark for remark in results.remarks)
-
-
-def test_names_of_models(tmp_path):
-    names = ["runs/a/model.safetensors", "runs/b/model.safetensors", "other.safetensors", "resnet56:w.safetensors"]
-    assert [short_name(name, names) for name in names] == ["a", "b", "other", "resnet56"]
-    names = ["x/a/model.safetensors", "y/a/model.safetensors", "resnet20:a.st", "resnet20:b.st"]
-    assert [short_name(name, names) for name in names] == ["x/a", "y/a", "resnet20:a", "resnet20:b"]
-    for given, words in (
-        ([], "no model was given"),
-        (["a.safetensors", "a.safetensors"], "a.safetensors was given twice"),
-        (["resnet65:official"], "unknown kind of model 'resnet65'.*did you mean 'resnet56'"),
-        (["nothing.safetensors"], "nothing.safetensors"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            load_models(given)
-
-
-def test_a_models_digest_changes_with_every_number():
-    torch.manual_seed(0)
-    model = CoDANet([Layer(10, 2)], image_channels=1)
-    before = model_digest(model)
-    assert model_digest(model) == before
-    model.temperature = 3.0
-    changed = model_digest(model)
-    with torch.no_grad():
-        model.dau_layers[0].A.view(-1)[3] += 1
-    assert len({before, changed, model_digest(model)}) == 3
 
 
 def test_images_of_another_size_or_content_are_no_continuation(digits, tmp_path):
@@ -463,19 +292,6 @@ def test_files_that_changed_are_another_split(tmp_path):
     assert before != FolderSplit(paths, torch.tensor([1, 1]), 8).digest()
     os.utime(paths[1], ns=(1, 1))
     assert before != split.digest()
-
-
-def test_a_compiled_coda_net_is_a_coda_net(digits, tmp_path):
-    model = codanet.load(digits)
-    found = []
-    for number, each in enumerate((model, torch.compile(model, backend="eager"))):
-        output, measured = tmp_path / str(number), ["removal", "completeness"]
-        found.append(evaluate({"net": each}, "digits", ["contributions"], measured, output, images=10, quiet=True))
-    assert numbers(found[0]) == numbers(found[1])
-    images, labels, _ = Pictures(load_data("digits").val).read(range(4))
-    compiled = removal(torch.compile(model, backend="eager"), images, labels, contributions)
-    close = removal(model, images, labels, contributions).values
-    torch.testing.assert_close(compiled.values, close, rtol=1e-5, atol=1e-6)
 
 
 def test_completeness_in_image_space_is_relative_to_black(digits, tmp_path):
@@ -505,61 +321,6 @@ def test_a_chunk_of_damaged_files_stops_nothing(digits, tmp_path, monkeypatch):
     assert "4 of 10 images cannot be read" in " ".join(results.remarks)
     with pytest.warns(UserWarning, match="left out"), pytest.raises(ValueError, match="can be read"):
         run(paths[4:8] * 2, tmp_path / "none")
-
-
-def test_a_header_may_say_anything_of_its_training(digits, tmp_path):
-    """What is no size is no size: the images are read at their own, and the numbers are those of the same weights."""
-    wanted = evaluate([str(digits)], "digits", ["grad"], ["accuracy"], tmp_path / "plain", quiet=True)
-    for number, settings in enumerate((None, [], {"image_size": [3]}, {"image_size": -1})):
-        path = codanet.save(codanet.load(digits), tmp_path / f"{number}.safetensors", {"settings": settings})
-        results = evaluate([str(path)], "digits", ["grad"], ["accuracy"], tmp_path / str(number), quiet=True)
-        assert results.provenance["settings"]["image_size"] == [8, 8]
-        assert torch.equal(next(iter(results.scores.values())).values, next(iter(wanted.scores.values())).values)
-    path = codanet.save(codanet.load(digits), tmp_path / "sized.safetensors", {"settings": {"image_size": 8}})
-    results = evaluate([str(path)], "digits", ["grad"], ["accuracy"], tmp_path / "sized", quiet=True)
-    assert results.rows[0].mean == wanted.rows[0].mean > 0.5
-
-
-def test_models_of_two_seeds_share_a_set_that_comes_in_two_parts(digits, tmp_path):
-    """Where a seed draws the held-out part, one of them was trained on what the other was not."""
-    weights = [
-        str(codanet.save(codanet.load(digits), tmp_path / f"{seed}.safetensors", {"settings": {"seed": seed}}))
-        for seed in (0, 1)
-    ]
-    with pytest.raises(ValueError, match="trained with seeds 0, 1, so that one may have seen what another has not"):
-        evaluate(weights, "digits", ["grad"], ["accuracy"], tmp_path / "drawn", quiet=True)
-    for part in ("train", "val"):
-        for label in range(10):
-            (tmp_path / "parts" / part / str(label)).mkdir(parents=True)
-            Image.new("RGB", (8, 8), (25 * label, 0, 0)).save(tmp_path / "parts" / part / str(label) / "a.png")
-    model = CoDANet([Layer(10, 2)], image_size=8, class_names=tuple("0123456789"))
-    models = {str(seed): replace_provenance(model, seed) for seed in (0, 1)}
-    results = evaluate(models, tmp_path / "parts", ["grad"], ["accuracy"], tmp_path / "fixed", quiet=True)
-    assert [row.n for row in results.rows] == [10, 10]
-
-
-def replace_provenance(model, seed):
-    trained = copy.deepcopy(model)
-    trained.provenance = {"settings": {"seed": seed}}
-    return trained
-
-
-def test_pictures_are_read_at_the_size_of_the_model_and_not_cut_out(tmp_path):
-    """Red around a blue centre: what a small model is shown is the whole picture, made small."""
-    for label in ("a", "b"):
-        (tmp_path / "pictures" / label).mkdir(parents=True)
-        for number in range(5):
-            picture = Image.new("RGB", (64, 64), "red")
-            picture.paste("blue", (28, 28, 36, 36))
-            picture.save(tmp_path / "pictures" / label / f"{number}.png")
-    small, window = (CoDANet([Layer(2, 2)], image_size=8, class_names=("a", "b")) for _ in range(2))
-    data = read_data({"small": small}, tmp_path / "pictures", None, None, "auto")
-    assert data.image_size == (8, 8)
-    assert data.val[0][0][0, 0, 0] > 200
-    both = {"small": small, "any": CoDANet([Layer(2, 2)], class_names=("a", "b"))}
-    assert read_data(both, tmp_path / "pictures", None, None, "auto").image_size == (8, 8)
-    window.provenance = {"settings": {"augmentation": "imagenet"}}  # trained on windows of larger pictures
-    assert read_data({"window": window}, tmp_path / "pictures", None, None, "auto").image_size == (64, 64)
 
 
 def test_command_line(digits, tmp_path, monkeypatch, capsys):

@@ -9,301 +9,34 @@ import pytest
 import torch
 from torch import nn
 
+from classifiers import Light
 from codanet.data import DataError, MemorySplit, Split
 from codanet.data.pictures import Pictures
-from codanet.data.tiling import make_grids, possible_grids
 from codanet.evaluation.records import Record, _decoded, _encoded
 from codanet.metrics import (
     METRICS,
     Scores,
     box_share,
-    cell_shares,
     choose_metrics,
     completeness,
     confident_images,
     contributions,
-    deletion,
-    insertion,
-    localisation,
     predict,
     register_metric,
     removal,
     sanity,
 )
-from codanet.metrics.curves import pixel_counts, places
-from codanet.metrics.insertion import blurred
 from codanet.metrics.pointing import hits
 from codanet.metrics.sanity import layer_groups, rank_correlation, similarity
-from codanet.metrics.scores import CONSTANT, NO_POSITIVE, NOT_FINITE
+from codanet.metrics.scores import NO_POSITIVE, NOT_FINITE
 from codanet.metrics.share import box_masks
 from codanet.models.classifier import log_odds
 from codanet.models.network import CoDANet, Layer
 from codanet.models.resnet import resnet20
-from colours import Colours, own_channel
+from colours import Colours, coloured
+from networks import tiny
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-CLASSES, SIDE = 10, 4
-
-
-def coloured(number=200, seed=0):
-    """Images of class c have light in channel c alone, more in some than in others."""
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.arange(number) % CLASSES
-    images = torch.zeros(number, CLASSES, SIDE, SIDE, dtype=torch.uint8)
-    light = torch.randint(100, 256, (number, SIDE, SIDE), generator=generator).to(torch.uint8)
-    images[torch.arange(number), labels] = light
-    return Pictures(MemorySplit(images, labels))
-
-
-def tiny(seed=0):
-    torch.manual_seed(seed)
-    return CoDANet([Layer(8, 2), Layer(5, 2, stride=2)], image_size=16, temperature=2).eval()
-
-
-# localisation
-
-
-def test_cell_shares_of_known_maps():
-    maps = torch.zeros(1, 4, 6, 6)
-    maps[0, 0, :3, :3] = 1  # all in the right cell
-    maps[0, 1] = 5  # uniform
-    maps[0, 2, :3] = 1  # all in the wrong ones
-    maps[0, 3, 3:, 3:], maps[0, 3, :3] = 3, -100  # negative attribution counts nowhere
-    scores = cell_shares(maps, 2)
-    assert scores.values.tolist() == [1, 0.25, 0, 1]
-    assert scores.failed == 0
-    assert scores.reasons == {}
-    assert cell_shares(torch.ones(2, 9, 12, 9), 3).values.tolist() == pytest.approx([1 / 9] * 18)
-
-
-def test_odd_maps_are_defined_and_counted():
-    maps = torch.zeros(1, 4, 4, 4)
-    maps[0, 1] = -1
-    maps[0, 2, 0, 0] = torch.nan
-    maps[0, 3, 2:, 2:] = torch.inf
-    scores = cell_shares(maps, 2)
-    assert scores.values[:2].tolist() == [0, 0]
-    assert scores.values[2:].isnan().all()
-    assert scores.failed == 2
-    assert scores.reasons == {NO_POSITIVE: 2, NOT_FINITE: 2}
-    assert scores.mean == 0
-    everything = cell_shares(torch.full((1, 4, 4, 4), torch.nan), 2)
-    assert everything.failed == 4
-    assert np.isnan(everything.mean)
-    assert np.isnan(everything.interval()).all()
-
-
-def test_a_planted_model_localises_perfectly():
-    pictures, model = coloured(), Colours()
-    found = predict(model, pictures).scores()
-    assert found.mean == 1
-    grids = make_grids(confident_images(found), 20, 3)
-    scores = localisation(model, pictures, grids, own_channel, grids_at_once=3)
-    assert len(scores) == 180
-    assert scores.unit == 9
-    assert (scores.values == 1).all()
-    assert scores.interval() == (1, 1)
-    uniform = localisation(model, pictures, grids, lambda model, images, targets: images.new_ones(len(images), 12, 12))
-    assert uniform.values.tolist() == pytest.approx([1 / 9] * 180)
-    direct = localisation(model, pictures, grids, torch.ones(20, 9, 12, 12))
-    assert direct.mean == pytest.approx(1 / 9)
-
-
-def test_several_targets_share_a_forward_pass_and_change_nothing():
-    model = tiny()
-    images = torch.randint(0, 256, (40, 3, 16, 16), dtype=torch.uint8)
-    labels = torch.arange(40) % 5
-    pictures = Pictures(MemorySplit(images, labels))
-    grids = make_grids({label: list(range(label, 40, 5)) for label in range(5)}, 2, 2)
-    fast = localisation(model, pictures, grids, contributions)
-    slow = localisation(model, pictures, grids, lambda *given: model.explain(*given[1:]).pixels)
-    assert torch.allclose(fast.values, slow.values, atol=1e-6)
-    assert fast.values.max() > 0
-
-
-def test_grids_hold_the_papers_sample():
-    pictures = coloured()
-    found = predict(Colours(), pictures).scores()
-    confident = confident_images(found)
-    confidence = found.extras["log_odds"]
-    for label, indices in confident.items():
-        assert all(int(pictures.split.labels[index]) == label for index in indices)
-        assert (confidence[indices].diff() <= 0).all()  # most confident first
-    grids = make_grids(confident, 22, 3)  # 200 images are enough for 22
-    assert all(len(set(row)) == 9 for row in grids.classes.tolist())  # every class at most once
-    assert grids.indices.unique().numel() == 22 * 9  # every image at most once
-    for label, indices in confident.items():  # the most confident that is left
-        assert grids.indices[grids.classes == label].tolist() == indices[: int((grids.classes == label).sum())]
-    again, other = make_grids(confident, 22, 3), make_grids(confident, 22, 3, seed=1)
-    assert torch.equal(grids.indices, again.indices)
-    assert not torch.equal(grids.classes, other.classes)
-    images = grids.images(pictures)
-    assert images.shape == (22, CLASSES, 12, 12)
-    # row by row: the fourth image is the first of the second row
-    first = pictures.read([int(grids.indices[0, 3])])[0][0]
-    assert torch.equal(images[0, :, 4:8, 0:4], first)
-
-
-def test_only_confident_and_correct_images_count():
-    found = Scores(
-        "accuracy",
-        torch.tensor([1.0, 1, 0, 1]),
-        ("",) * 4,
-        {
-            "indices": torch.tensor([5, 6, 7, 8]),
-            "labels": torch.tensor([1, 1, 1, 0]),
-            "log_odds": torch.tensor([0.6, 0.9, 0.99, 0.5]).double().logit(),
-        },
-    )
-    assert confident_images(found) == {1: [6, 5]}
-    with pytest.raises(ValueError, match="threshold is 1.5"):
-        confident_images(found, 1.5)
-
-
-@pytest.mark.parametrize("counts", [[3, 3, 3], [5, 1, 1, 1], [9, 9, 1, 1], [2], [4, 4, 4, 4, 1], [0, 0]])
-def test_possible_grids_is_exact(counts):
-    """Against trying: the most grids that always taking the fullest classes fills, which is optimal."""
-    for cells in (1, 2, 4):
-        left, made = sorted(counts, reverse=True), 0
-        while len(left) >= cells and left[cells - 1] > 0:
-            left = sorted([n - 1 for n in left[:cells]] + left[cells:], reverse=True)
-            made += 1
-        assert possible_grids(counts, cells) == made
-
-
-def test_every_possible_grid_can_be_made():
-    """Also where drawing freely would use up a class that later grids need."""
-    counts = [8, 8, 8, 4, 4]
-    assert possible_grids(counts, 4) == 8
-    starts = [sum(counts[:place]) for place in range(5)]
-    confident = {label: list(range(starts[label], starts[label] + counts[label])) for label in range(5)}
-    for seed in range(20):
-        grids = make_grids(confident, 8, 2, seed=seed)
-        assert grids.indices.unique().numel() == 32
-        assert all(len(set(row)) == 4 for row in grids.classes.tolist())
-
-
-def test_too_few_images_for_grids_are_counted():
-    with pytest.raises(ValueError, match=r"3 grids of 2x2 need 12 .* 5 such images of 4 classes.* enough for 1 grids"):
-        make_grids({0: [1, 2], 1: [3], 2: [4], 5: [6]}, 3, 2)
-    with pytest.raises(ValueError, match="enough for 0 grids"):
-        make_grids({}, 1, 3)
-    with pytest.raises(ValueError, match="at least one grid"):
-        make_grids({0: [1]}, 0, 1)
-
-
-def test_maps_of_another_shape_are_refused():
-    with pytest.raises(ValueError, match="give \\[G, 9"):
-        cell_shares(torch.ones(1, 9, 10, 9), 3)
-    images = torch.rand(2, 3, 8, 8)
-    with pytest.raises(ValueError, match=r"they must be \[2, 8, 8\]"):
-        removal(Colours(), images, torch.zeros(2).long(), torch.ones(2, 4, 4))
-    with pytest.raises(ValueError, match="one class number for each"):
-        removal(Colours(), images, torch.zeros(3).long(), torch.ones(2, 8, 8))
-
-
-# removal, insertion, deletion
-
-
-class Light(nn.Module):
-    """Two classes: logits (Σ first channel, 0), so p = 1 / (1 + e^-Σ)."""
-
-    def forward(self, images):
-        total = images[:, 0].sum((1, 2))
-        return torch.stack([total, torch.zeros_like(total)], 1)
-
-
-def test_removal_curves_in_closed_form():
-    images = torch.rand(5, 1, 8, 8, dtype=torch.float64)
-    targets = torch.zeros(5).long()
-    values = images.flatten(1)
-    for first, descending in (("least", False), ("most", True)):
-        scores = removal(Light(), images, targets, images[:, 0], first=first, points=17, batch_size=7)
-        gone = values.sort(1, descending=descending).values.cumsum(1)
-        left = values.sum(1, keepdim=True) - torch.cat([torch.zeros(5, 1).double(), gone], 1)[:, :17]
-        assert torch.allclose(scores.extras["curve"], left.sigmoid(), atol=1e-12)
-        assert torch.allclose(scores.values, left.sigmoid().mean(1))
-        assert scores.points.tolist() == pytest.approx([k / 64 for k in range(17)])
-    chunks = [removal(Light(), images[i : i + 1], targets[:1], images[i : i + 1, 0], points=17) for i in range(5)]
-    whole = removal(Light(), images, targets, images[:, 0], points=17)
-    assert torch.allclose(Scores.join(chunks).extras["curve"], whole.extras["curve"], atol=1e-12)
-
-
-def test_removal_zeroes_all_encoded_channels_of_a_coda_net():
-    """All pixels gone: the logits are b0."""
-    model = tiny()
-    images, targets = torch.rand(3, 3, 16, 16), torch.tensor([0, 1, 2])
-    scores = removal(model, images, targets, contributions, share=1.0, points=5)
-    assert torch.allclose(scores.extras["curve"][:, -1], torch.tensor(0.1).double(), atol=1e-6)
-    before = model(images).sigmoid().gather(1, targets[:, None])[:, 0]
-    assert torch.allclose(scores.extras["curve"][:, 0], before.double(), atol=1e-6)
-
-
-def test_removed_pixels_of_a_resnet_are_its_mean_colour():
-    model = resnet20().eval()
-    model.train()
-    images, targets = torch.rand(2, 3, 8, 8), torch.tensor([0, 1])
-    scores = removal(model, images, targets, torch.rand(2, 8, 8), share=1.0, points=2)
-    assert all(module.training for module in model.modules())
-    mean = model.eval()(model.mean.expand(1, 3, 8, 8)).softmax(1)[0, targets]
-    assert torch.allclose(scores.extras["curve"][:, -1], mean.double(), atol=1e-5)
-
-
-def test_odd_maps_in_removal():
-    maps = torch.rand(4, 8, 8)
-    maps[1], maps[2], maps[3, 0, 0] = 0, -7, torch.nan
-    images = torch.rand(4, 1, 8, 8)
-    scores = removal(Light(), images, torch.zeros(4).long(), maps, points=5)
-    assert scores.failed == 1
-    assert scores.values[3].isnan()
-    assert scores.extras["curve"][3].isnan().all()
-    assert scores.values[:3].isfinite().all()
-    assert scores.reasons == {CONSTANT: 2, NOT_FINITE: 1}
-    assert scores.curve().isfinite().all()
-    low, high = scores.curve_interval()
-    assert (low <= scores.curve() + 1e-12).all()
-    assert (high >= scores.curve() - 1e-12).all()
-
-
-def test_ties_are_not_taken_from_the_top():
-    order = places(torch.zeros(2, 8, 8), largest_first=False)
-    assert torch.equal(order[0], order[1])
-    assert order[0].sort().values.tolist() == list(range(64))
-    assert (order[0] < 16).view(8, 8).sum(1).ne(0).sum() > 4  # spread over the rows
-    assert torch.equal(places(torch.arange(64.0).view(1, 8, 8), largest_first=True)[0], torch.arange(63, -1, -1))
-    assert not torch.equal(order, places(torch.zeros(2, 8, 8), largest_first=False, seed=1))
-
-
-def test_points():
-    assert pixel_counts(1024, 0.25, 129).tolist() == list(range(0, 257, 2))
-    assert pixel_counts(64, 0.25, 129).tolist() == list(range(17))
-    with pytest.raises(ValueError, match="share is 0 at 5"):
-        pixel_counts(64, 0, 5)
-    with pytest.raises(ValueError, match="first is 'last'"):
-        removal(Light(), torch.rand(1, 1, 4, 4), torch.zeros(1).long(), torch.rand(1, 4, 4), first="last")
-
-
-def test_insertion_and_deletion_in_closed_form():
-    images = torch.rand(3, 1, 8, 8, dtype=torch.float64)
-    targets = torch.zeros(3).long()
-    ordered = images.flatten(1).sort(1, descending=True)
-    zero = torch.zeros(3, 1).double()
-    gone = torch.cat([zero, ordered.values.cumsum(1)], 1)[:, ::8]
-    curve = (ordered.values.sum(1, keepdim=True) - gone).sigmoid()
-    scores = deletion(Light(), images, targets, images[:, 0])
-    assert torch.allclose(scores.extras["curve"], curve, atol=1e-12)
-    # the area by the trapezoidal rule, as RISE has it
-    area = (curve.sum(1) - curve[:, 0] / 2 - curve[:, -1] / 2) / 8
-    assert torch.allclose(scores.values, area)
-    soft = blurred(images).flatten(1)
-    gained = (ordered.values - soft.gather(1, ordered.indices)).cumsum(1)
-    curve = (soft.sum(1, keepdim=True) + torch.cat([zero, gained], 1)[:, ::8]).sigmoid()
-    scores = insertion(Light(), images, targets, images[:, 0])
-    assert torch.allclose(scores.extras["curve"], curve, atol=1e-12)
-    worst = insertion(Light(), images, targets, -images[:, 0])
-    assert (worst.values <= scores.values).all()
-    assert torch.allclose(blurred(torch.full((1, 3, 8, 8), 0.3)), torch.tensor(0.3))
 
 
 # boxes, completeness
