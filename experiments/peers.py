@@ -199,12 +199,14 @@ def picture(rows: list[dict[str, Any]]) -> Figure:
         own = facts["maps"] == "contributions"
         x, y = facts["localisation"], 100 * facts["accuracy"]
         axes.scatter([x], [y], s=30, color="#b2182b" if own else "#2277bb", marker="o" if own else "s", zorder=3)
-        axes.annotate(facts["network"], (x, y), (4, 4), textcoords="offset points", fontsize=7)
+        side, place = ("right", (-5, 0)) if x > 0.5 else ("left", (5, 0))  # towards the middle
+        axes.annotate(facts["network"], (x, y), place, textcoords="offset points", ha=side, va="center", fontsize=7)
     axes.axvline(1 / 9, color="#b8b8b8", linewidth=0.8, linestyle=(0, (4, 3)))
     axes.set_xlabel("localisation (3x3 grids); dashed: chance", fontsize=9)
     axes.set_ylabel("accuracy (%), test images", fontsize=9)
     axes.set_title("red: maps of its own; blue: the best post-hoc method", fontsize=8)
-    axes.margins(0.15)
+    axes.set_xlim(0, 1)
+    axes.margins(y=0.15)
     return figure
 
 
