@@ -80,10 +80,9 @@ def differences(
 
 def _sums(maps: NDArray[np.float64], logits: NDArray[np.float64], bias: float) -> NDArray[np.float64]:
     """The completeness errors of maps [N, H, W], less what float32 rounds of logits [N] that hold b0 as well."""
-    errors = completeness_error(torch.from_numpy(maps).flatten(1), torch.from_numpy(logits - bias)).numpy()
-    scale = np.maximum(np.abs(maps).sum((1, 2)), np.abs(logits - bias))
     rounding = 4 * np.finfo(np.float32).eps * np.abs(logits)
-    return np.maximum(0.0, errors - rounding / np.where(scale > 0, scale, 1.0))
+    total = np.clip(maps.sum((1, 2)), logits - bias - rounding, logits - bias + rounding)
+    return completeness_error(torch.from_numpy(maps).flatten(1), torch.from_numpy(total)).numpy()
 
 
 def worst(parts: list[Differences]) -> Differences:
