@@ -34,7 +34,8 @@ from codanet.training.settings import Settings
 from processes import COMMAND, Forked
 
 SETTINGS = "model: nano_coda\nimage_size: 12\ntemperature: 16\nbatch_size: 8\nlearning_rate: 1e-2\nthreads: 1\n"
-RECIPE = f"epochs: 4\naugmentation: flip-crop\nmaps_every: 2\n{SETTINGS}"
+SETTINGS += "maps_every: 3\n"
+RECIPE = f"epochs: 4\naugmentation: flip-crop\n{SETTINGS}"
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +94,7 @@ def test_what_a_run_leaves_behind(uninterrupted, pictures):
     assert facts["versions"]["torch"] == torch.__version__
     names = {path.name for path in uninterrupted.iterdir()}
     assert {LAST, BEST, "model.safetensors", "settings.json", "maps", "logs"} <= names
-    assert sorted(path.name for path in (uninterrupted / "maps").iterdir()) == ["epoch-002.png", "epoch-004.png"]
+    assert sorted(path.name for path in (uninterrupted / "maps").iterdir()) == ["epoch-003.png", "epoch-004.png"]
     logs = {path.name for path in (uninterrupted / "logs" / "1").iterdir()}
     assert "metrics.csv" in logs
     assert any(name.startswith("events.out.tfevents") for name in logs)
@@ -293,30 +294,18 @@ def test_real_divergence(recipe, tmp_path):
     assert "Traceback" not in result.stderr
 
 
-TOGETHER = {"epochs": 2, "accelerator": "cpu", "precision": "64-true"}
-
-
-@pytest.fixture(scope="module")
-def of_two(tmp_path_factory) -> tuple[Path, str]:
-    """The digits, learnt in two processes: DDP on gloo. The folder, and what was said."""
-    folder = tmp_path_factory.mktemp("two")
-    settings = [f"--{name}={value}" for name, value in TOGETHER.items()]
-    result = command("train", "digits", "--output", folder, "--devices", 2, *settings, "--json")
-    assert result.returncode == 0, result.stderr[-3000:]
-    return folder, result.stdout
-
-
-def test_two_processes_give_the_weights_of_one(of_two, tmp_path):
-    """The same global batch, split in two, gives the same gradients, so the same weights."""
-    train("digits", tmp_path, quiet=True, **TOGETHER)
-    one, two = tensors(tmp_path), tensors(of_two[0])
+def test_two_processes_give_the_weights_of_one(pictures, tmp_path):
+    """The same global batch, split in two (DDP on gloo), gives the same gradients, so the same weights."""
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"data: {pictures}\nepochs: 2\nprecision: 64-true\naccelerator: cpu\n{SETTINGS}")
+    done = command("train", path, "--output", tmp_path / "two", "--devices", 2, "--json")
+    assert done.returncode == 0, done.stderr[-3000:]
+    alone = train(path, tmp_path / "one", quiet=True)
+    one, two = tensors(tmp_path / "one"), tensors(tmp_path / "two")
     for key in one:
         assert torch.allclose(one[key], two[key], atol=1e-8), key
-    assert json.loads((of_two[0] / "settings.json").read_text())["devices"] == 2
-
-
-def test_digits_in_two_processes(of_two):
-    assert json.loads(of_two[1].strip().splitlines()[-1])["accuracy"] > 0.9
+    assert json.loads(done.stdout.strip().splitlines()[-1])["accuracy"] == alone.accuracy > 0.5
+    assert json.loads((tmp_path / "two" / "settings.json").read_text())["devices"] == 2
 
 
 def test_accumulated_batches_give_the_weights_of_one(pictures, tmp_path):
@@ -492,10 +481,10 @@ def trained_on(monkeypatch):
 
 
 def test_muon_growth_mosaics_and_rising_temperature_train(pictures, tmp_path, trained_on):
-    changes = {"optimiser": "muon", "learning_rate": 0.05, "mosaic": 0.2, "temperature_from": 4.0, "epochs": 10}
+    changes = {"optimiser": "muon", "learning_rate": 0.05, "mosaic": 0.2, "temperature_from": 4.0}
     result = train(
         pictures, tmp_path / "run", quiet=True, model="nano_coda", image_size=24, batch_size=8, threads=1, grow_from=8,
-        temperature=64.0, schedule="one-cycle", **changes,
+        temperature=64.0, schedule="one-cycle", epochs=10, maps_every=10, **changes,
     )  # fmt: skip
     sides = [images.shape[2] // (2 if len(images) == 2 else 1) for images in trained_on]
     assert sorted(set(sides)) == [8, 16, 24]
@@ -523,6 +512,7 @@ def test_erased_pixels_train_and_a_run_from_before_the_setting_goes_on(pictures,
 def test_stages_add_up(pictures, tmp_path, monkeypatch):
     """A last stage from a finished run, from an unfinished one, and what its provenance says."""
     settings = {"model": "nano_coda", "image_size": 12, "temperature": 16.0, "batch_size": 24, "threads": 1}
+    settings["maps_every"] = 3
     first = train(pictures, tmp_path / "first", quiet=True, epochs=2, **settings)
     last = {"schedule": "decay", "learning_rate": 1e-30, "epochs": 1}
     second = train(pictures, tmp_path / "second", quiet=True, start=str(first.folder), **last, **settings)
