@@ -17,7 +17,7 @@ from codanet.data import batches, load_data
 from codanet.data.augmentation import augmentation
 from codanet.models.zoo import create_model
 from codanet.training.loss import objective
-from codanet.training.settings import load_recipe
+from codanet.training.recipe import load_recipe
 
 
 def main() -> None:

@@ -65,7 +65,7 @@ def data_sets() -> str:
 
 
 def recipes() -> str:
-    from codanet.training.settings import list_recipes, load_recipe
+    from codanet.training.recipe import list_recipes, load_recipe
 
     return table(("recipe", "what it is"), ((f"`{name}`", load_recipe(name).about) for name in list_recipes()))
 

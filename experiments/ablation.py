@@ -23,7 +23,8 @@ from codanet.data.tiling import make_grids, possible_grids
 from codanet.metrics import Attribute, Scores, confident_images, contributions, localisation, predict
 from codanet.plot import colour_scale
 from codanet.training import train
-from codanet.training.settings import Recipe, Settings, changed, load_recipe
+from codanet.training.recipe import Recipe, load_recipe
+from codanet.training.settings import Settings, changed
 from figure import BLUE, GREY, RED, grey, plain, side_by_side, signed, table
 from result import Outcome, Setting
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import ablation
 import result
-from codanet.training.settings import load_recipe
+from codanet.training.recipe import load_recipe
 from result import Outcome, Setting
 
 QUICK, FULL = (0, 0.1, 1), (0, 0.05, 0.1, 0.3, 1, 3)

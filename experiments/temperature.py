@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import ablation
 import result
-from codanet.training.settings import load_recipe
+from codanet.training.recipe import load_recipe
 from result import Outcome, Setting
 
 # T = 16 is average pooling on 8x8 digits, 49 on MNIST at 14x14, 64 on CIFAR-10

@@ -16,7 +16,7 @@ import codanet
 from codanet import CoDANet, list_models
 from codanet.cli import COMMANDS, USAGE, main
 from codanet.models.network import Layer
-from codanet.training.settings import list_recipes
+from codanet.training.recipe import list_recipes
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["help"]])

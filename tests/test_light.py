@@ -114,7 +114,7 @@ STEPS = {
     "bare": "import codanet",
     "core": "import torch; before = set(sys.modules); codanet.load, codanet.create_model, codanet.read_image",
     "data": "import codanet.data",
-    "settings": "import codanet.training.settings, codanet.training.run_files",
+    "settings": "import codanet.training.recipe, codanet.training.run_files",
     "drawing": "import codanet.plot; codanet.plot.contribution_maps",
 }
 

@@ -13,7 +13,8 @@ from codanet._support.limits import MOST_THREADS, parse_json, parse_yaml, shown
 from codanet._support.messages import plain
 from codanet.attribution import settings_of
 from codanet.cli import main
-from codanet.training.settings import Settings, load_recipe
+from codanet.training.recipe import load_recipe
+from codanet.training.settings import Settings
 from colours import colour_model
 
 HUGE = "9" * 4000

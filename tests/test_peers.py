@@ -27,7 +27,8 @@ from codanet.models.peers.bcos import BcosConv2d, Scaling
 from codanet.models.resnet import MEAN
 from codanet.plot import save
 from codanet.training import Classification, train
-from codanet.training.settings import Recipe, Settings
+from codanet.training.recipe import Recipe
+from codanet.training.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 # ResNets as of He et al., table 6 (0.27 M, 0.85 M), WRN-28-2 as of Oliver et al. 2018 (1.5 M), VGG-19 with one linear

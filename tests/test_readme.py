@@ -10,7 +10,8 @@ import pytest
 from PIL import Image
 
 from codanet.cli import COMMANDS, main
-from codanet.training.settings import FIELDS, list_recipes
+from codanet.training.recipe import list_recipes
+from codanet.training.settings import FIELDS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

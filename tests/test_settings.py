@@ -11,9 +11,10 @@ from codanet.data import ImageData, MemorySplit
 from codanet.models.zoo import create_model
 from codanet.training.loss import objective
 from codanet.training.module import Classification
-from codanet.training.run import _build
+from codanet.training.preparation import untrained
+from codanet.training.recipe import list_recipes, load_recipe, read_settings
 from codanet.training.schedule import learning_rate_factor
-from codanet.training.settings import Settings, changed, list_recipes, load_recipe, read_settings
+from codanet.training.settings import Settings, changed
 from networks import MANY, of_kind
 
 CIFAR = {
@@ -109,7 +110,7 @@ def test_every_recipe_takes_a_step(name):
     assert recipe.about
     for _, settings in recipe.runs()[:1]:
         data = shaped_like(settings)
-        built = _build(settings, data)
+        built = untrained(settings, data)
         module = Classification(built, data, settings)
         model = built
         if any(layer.rank > MANY for layer in built.architecture):
@@ -170,6 +171,9 @@ def test_schedules():
         ({"backbone": "resnet56", "rescale": "l2"}, "rescale is 'l2', which the layers on a backbone cannot be told"),
         ({"backbone": "resnet56", "recompute": True}, "recompute is True, which the layers on a backbone"),
         ({"backbone": "resnet56", "model": "s_coda"}, "model is 's_coda', but on a backbone .* head: leave it out"),
+        ({"head": "16/4/3"}, "head is '16/4/3', but there is no backbone: give backbone as well"),
+        ({"encoding": "signed"}, "encoding is 'signed', but there is no backbone"),
+        ({"views": 2}, "views is 2, but there is no backbone"),
         ({"seed": 2**63}, "seed is 9223372036854775808"),
     ],
 )

@@ -204,8 +204,8 @@ def test_interrupt_that_something_swallows(recipe, tmp_path, where):
     """As a destructor, a callback of C++ or another's `except:` does: the run ends between two batches all the same."""
     swallowing = (
         "import os, signal, time\n"
-        "import codanet.training.run\n"
-        "class Swallowing(codanet.training.run.Checkpoints):\n"
+        "import codanet.training.trainer\n"
+        "class Swallowing(codanet.training.trainer.Checkpoints):\n"
         "    pressed = False\n"
         f"    def {where}(self, *_):\n"
         "        if Swallowing.pressed:\n"
@@ -216,7 +216,7 @@ def test_interrupt_that_something_swallows(recipe, tmp_path, where):
         "            time.sleep(0.01)\n"
         "        except BaseException:\n"
         "            pass\n"
-        "codanet.training.run.Checkpoints = Swallowing\n"
+        "codanet.training.trainer.Checkpoints = Swallowing\n"
     )
     words = ("train", recipe, "--output", tmp_path / "run", "--epochs", 2)
     result = processes.run(swallowing + COMMAND, *words)
@@ -259,7 +259,9 @@ def test_full_disk(recipe, tmp_path):
 
 
 def test_too_little_room_and_unwritable_folders_are_said_before_training(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr("codanet.training.run.shutil.disk_usage", lambda path: type("Usage", (), {"free": 1000})())
+    monkeypatch.setattr(
+        "codanet.training.preparation.shutil.disk_usage", lambda path: type("Usage", (), {"free": 1000})()
+    )
     with pytest.raises(ValueError, match="MiB free and the run needs"):
         train(recipe, tmp_path / "run", quiet=True)
     (tmp_path / "file").write_text("x")
@@ -395,7 +397,7 @@ def test_damaged_runs_are_refused_in_words(damage, of_one_epoch, recipe, tmp_pat
 
 
 def test_what_is_wrong_is_said_before_data_are_fetched(recipe, pictures, tmp_path, monkeypatch):
-    monkeypatch.setattr("codanet.training.run.load_data", lambda *_, **__: pytest.fail("data were fetched"))
+    monkeypatch.setattr("codanet.training.preparation.load_data", lambda *_, **__: pytest.fail("data were fetched"))
     for changes, words in (
         ({"model": "s_codda"}, "did you mean 's_coda'"),
         ({"augmentation": "flips"}, "did you mean 'flip-crop'"),

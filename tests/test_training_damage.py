@@ -81,7 +81,8 @@ def test_own_checkpoints_count_as_room(finished, tmp_path, monkeypatch):
     shutil.copytree(finished, folder)
     sizes = [(folder / name).stat().st_size for name in (LAST, BEST)]
     monkeypatch.setattr(
-        "codanet.training.run.shutil.disk_usage", lambda path: type("Usage", (), {"free": int(1.5 * max(sizes))})()
+        "codanet.training.preparation.shutil.disk_usage",
+        lambda path: type("Usage", (), {"free": int(1.5 * max(sizes))})(),
     )
     assert train("digits", folder, **SMALL).epochs == 2
     with pytest.raises(ValueError, match="MiB free and the run needs"):

@@ -7,7 +7,7 @@ from importlib import import_module
 from io import StringIO
 
 from ..models.architectures import ARCHITECTURES, PEER_NAMES
-from ..training.settings import list_recipes
+from ..training.recipe import list_recipes
 from .names import DATA_SETS, METHODS, PALETTES, STYLES
 from .parser import Parser
 

@@ -19,7 +19,7 @@ def parser() -> Parser:
 
 def main(arguments: list[str]) -> int:
     options = parser().parse(arguments)
-    from ..training.settings import list_recipes, load_recipe
+    from ..training.recipe import list_recipes, load_recipe
 
     about = [(name, load_recipe(name).about) for name in list_recipes()]
     if options.json:

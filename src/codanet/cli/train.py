@@ -11,7 +11,8 @@ from .._support.allocator import keep_freed
 from .._support.messages import nearest, plain
 from .._support.typed import field_types
 from ..models.architectures import ARCHITECTURES, PEER_NAMES
-from ..training.settings import FIELDS, RECIPE_ONLY, Settings, changed, load_recipe, read_settings
+from ..training.recipe import RECIPE_ONLY, load_recipe, read_settings
+from ..training.settings import FIELDS, Settings, changed
 from .parser import Parser
 
 ABOUT = """\

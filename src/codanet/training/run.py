@@ -1,49 +1,37 @@
 """Training on Lightning: `train("digits")`, `train("my/pictures")`; stopped, it goes on where it stopped."""
 
-import contextlib
 import dataclasses
 import json
-import logging
 import os
 import platform
 import shutil
 import sys
-import tempfile
-import threading
 import time
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch import Trainer
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from .._support.files import expanded, remove_leftovers, replacing
-from .._support.interrupts import Interrupts, held
-from .._support.limits import read_json
+from .._support.interrupts import held
 from .._support.locks import alone_in
 from .._support.threads import torch_threads
 from .._support.version import __version__
-from ..data import ImageData, held_out, load_data
-from ..data.augmentation import augmentation
+from ..data import ImageData
 from ..models.hybrid import HybridNet
 from ..models.network import CoDANet
-from ..models.peers import PEERS, create_peer
 from ..models.weights import save
-from ..models.zoo import create_model
-from .bfloat16 import check_bfloat16
-from .callbacks import Checkpoints, ContributionMaps, InItsPlace, Lines, Stops, training_bar
-from .checkpoint import SETTINGS_KEY, Damaged, read_checkpoint
 from .module import Classification
-from .photos import build, calibrate, check_backbone, featured, finished, load_pictures
-from .run_files import BEST, FEATURES, LAST, LOGS, MAPS, MODEL, SETTINGS
-from .settings import FREE, OF_CODA_NETS, Recipe, Settings, changed, load_recipe
+from .photos import calibrate, featured, finished
+from .preparation import check, check_writable, images_of, resumable, untrained
+from .recipe import Recipe, load_recipe
+from .run_files import BEST, FEATURES, MAPS, MODEL, SETTINGS
+from .settings import Settings, changed
+from .trainer import few_words, make_trainer
 from .warm_start import Start, begin, check_unseen, read_start, unfinished
 
 
@@ -73,45 +61,6 @@ class Result:
     recall: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
-def _writable(folder: Path, needed: int) -> None:
-    """Say now, not after hours, that results cannot be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as probe:  # without a name, so that nothing of it can stay
-            probe.write(b"x")
-            probe.flush()
-    except OSError as error:
-        raise ValueError(f"{folder} cannot be written to ({error.strerror}): choose another --output") from None
-    own = sum((folder / name).stat().st_size for name in (LAST, BEST, MODEL) if (folder / name).is_file())
-    needed = max(0, needed - own)  # they are replaced
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise ValueError(
-            f"{folder} has {free / 2**20:.0f} MiB free and the run needs {needed / 2**20:.0f} MiB for its checkpoints: "
-            "make room or choose another --output"
-        )
-
-
-def _resumable(folder: Path, after: dict[str, Any]) -> Path | None:
-    """The checkpoint to go on from; an error if the folder holds a run with other settings or on other images."""
-    last, described = folder / LAST, folder / SETTINGS
-    if last.is_file():
-        try:
-            beside = dict(read_json(described))
-            known = read_checkpoint(last, "meta").get(SETTINGS_KEY, beside)  # its own, or of the time before it had any
-            before = dataclasses.asdict(Settings()) | known  # what the run did not know of yet was as it is by default
-        except (OSError, ValueError, TypeError) as error:
-            reason = error if isinstance(error, Damaged) else f"{type(error).__name__} in {LAST} or {SETTINGS}"
-            raise ValueError(
-                f"{folder} holds a run that cannot be read ({reason}): choose another --output, or delete that folder"
-            ) from None
-        other = [key for key in after if key not in FREE and before.get(key) != after[key]]
-        if other:
-            differences = ", ".join(f"{key} {before.get(key)!r} instead of {after[key]!r}" for key in other)
-            raise ValueError(f"{folder} holds a run with {differences}: choose another --output, or delete that folder")
-    return last if last.is_file() else None
-
-
 def _write(path: Path, text: str) -> None:
     with replacing(path) as part:
         part.write_text(text, encoding="utf-8")
@@ -123,115 +72,6 @@ def _say(line: str) -> None:
 
 def _silence(line: str) -> None:
     pass
-
-
-def _check(settings: Settings, folder: Path) -> None:
-    """What can be said before any data are fetched."""
-    if settings.model in PEERS:
-        _check_peer(settings)
-    else:
-        with torch.device("meta"):
-            create_model(settings.model, rescale=settings.rescale, temperature=settings.temperature)
-    augmentation(settings.augmentation, 32)
-    if settings.backbone:
-        check_backbone(settings)
-    if settings.precision == "bf16-mixed" and settings.accelerator in ("auto", "cpu"):
-        check_bfloat16()
-    pictures = expanded(settings.data).resolve()
-    if pictures.is_dir() and pictures in (folder.resolve(), *folder.resolve().parents):
-        raise ValueError(
-            f"the output {folder} lies inside the pictures {settings.data} and would be taken for a class of them: "
-            "choose an --output outside"
-        )
-
-
-def _check_peer(settings: Settings) -> None:
-    """What only a CoDA-Net can be told."""
-    plain = Settings()
-    if wrong := [name for name in OF_CODA_NETS if getattr(settings, name) != getattr(plain, name)]:
-        raise ValueError(f"{settings.model} is a peer of CoDA-Nets, which has no {wrong[0]}: leave it out")
-    if settings.compile == "on":
-        raise ValueError(f"compile is 'on', but only CoDA-Nets are compiled, not {settings.model}: leave it out")
-    if settings.optimiser == "muon":
-        raise ValueError(f"muon is for the filters of CoDA-Nets, and {settings.model} is a peer: choose adam")
-
-
-def _build(settings: Settings, data: ImageData) -> CoDANet:
-    side = 240 if settings.augmentation == "imagenet" else None  # a window of what is read at 256
-    torch.manual_seed(settings.seed)
-    if settings.backbone:
-        return build(settings, data)
-    if settings.model in PEERS:
-        peer = create_peer(
-            settings.model,
-            num_classes=len(data.classes),
-            image_channels=data.channels,
-            image_size=(side, side) if side else data.image_size,
-            class_names=data.classes,
-        )
-        return cast(CoDANet, peer)  # it has what training asks for
-    return create_model(
-        settings.model,
-        num_classes=len(data.classes),
-        image_channels=data.channels,
-        image_size=(side, side) if side else data.image_size,
-        temperature=settings.temperature,
-        rescale=settings.rescale,
-        recompute=settings.recompute,
-        class_names=data.classes,
-    )
-
-
-@contextlib.contextmanager
-def _few_words() -> Iterator[None]:
-    """Lightning's advice is kept off the terminal; its warnings are not.
-
-    Nor does a thread that cannot write its log show a traceback: the run itself ends with the error.
-    """
-    logger = logging.getLogger("lightning.pytorch")
-    before, hook = logger.level, threading.excepthook
-    logger.setLevel(logging.WARNING)
-    threading.excepthook = lambda args: None if issubclass(args.exc_type, OSError) else hook(args)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore",
-                message=".*(num_workers|does not have many workers|log(ging)? interval|in eval mode at the start"
-                "|training_step` returned `None`).*",
-            )
-            warnings.filterwarnings("ignore", message=".*LeafSpec.*|.*isinstance.treespec.*|.*_prims_common.check.*")
-            yield
-    finally:
-        logger.setLevel(before)
-        threading.excepthook = hook
-
-
-def _trainer(settings: Settings, described: Mapping[str, Any], folder: Path, quiet: bool, heard: Interrupts) -> Trainer:
-    several = settings.devices * settings.nodes > 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1
-    bar = None if quiet else training_bar()
-    start = str(len(list((folder / LOGS).glob("*"))) + 1)  # a resumed run leaves the logs before it alone
-    callbacks: list[Any] = [Stops(heard), Checkpoints(folder, described)]
-    callbacks += [ContributionMaps(folder, settings.maps_every)]
-    callbacks += [] if quiet else [bar or Lines()]
-    return Trainer(
-        accelerator=settings.accelerator,
-        devices=settings.devices,
-        num_nodes=settings.nodes,
-        strategy="ddp" if several else "auto",
-        precision=settings.precision,
-        max_epochs=settings.epochs,
-        accumulate_grad_batches=settings.accumulate,
-        use_distributed_sampler=False,  # `batches` gives every process its share
-        logger=[kind(folder, name=LOGS, version=start) for kind in (CSVLogger, TensorBoardLogger)],
-        callbacks=callbacks,
-        plugins=[InItsPlace()],
-        enable_checkpointing=False,  # `Checkpoints` writes them whole or not at all
-        enable_progress_bar=bar is not None,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        log_every_n_steps=20,
-        default_root_dir=folder,
-    )
 
 
 def _provenance(recipe: str, module: Classification, result: Result) -> dict[str, Any]:
@@ -306,13 +146,13 @@ def train_all(
     folder = expanded(output) if output is not None else Path("runs") / recipe.name
     runs = [(folder / part if part else folder, settings) for part, settings in recipe.runs()]
     for place, settings in runs:  # a mistake in the last is said before the first
-        _check(settings, place)
+        check(settings, place)
     for place, settings in runs:
         yield _run(recipe.name, settings, place, quiet)
 
 
 def _run(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
-    _writable(folder, 0)
+    check_writable(folder, 0)
     if rank_zero_only.rank:  # the first of several processes holds the folder for all
         return _alone(name, settings, folder, quiet)
     with alone_in(folder, "the run"):
@@ -323,45 +163,18 @@ def _run(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
         return _alone(name, settings, folder, quiet)
 
 
-def _data(settings: Settings) -> ImageData:
-    if settings.backbone:
-        return load_pictures(settings)
-    return load_data(
-        settings.data, root=settings.root, size=settings.image_size, seed=settings.seed, source=settings.source
-    )
-
-
 def _alone(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
-    data = _data(settings)
-    if settings.holdout:
-        data = held_out(data, settings.holdout, settings.seed)
-    processes = settings.devices * settings.nodes
-    if len(data.train) < processes:
-        raise ValueError(
-            f"{data.name} has {len(data.train)} training images for {processes} processes, and each needs one: take "
-            "fewer devices"
-        )
+    data = images_of(settings)
     described = dataclasses.asdict(settings) | {"data_checksum": data.checksum}
-    checkpoint = _resumable(folder, described)
+    checkpoint = resumable(folder, described)
     if settings.backbone and checkpoint and (before := finished(settings, folder)):
         shutil.rmtree(folder / FEATURES, ignore_errors=True)
         accuracy, recall = before["val_accuracy"], before["val_recall"]
         hours = before.get("stages", [before])[-1]["hours"]  # without those of the stages that it started from
         return Result(folder, folder / MODEL, accuracy, settings.epochs, hours, settings, recall)
-    random_state = torch.get_rng_state()
-    try:
-        model = _build(settings, data)
-    finally:
-        torch.set_rng_state(random_state)
-    start = Start({}, ())
-    if settings.start is not None and checkpoint is None:
-        start = read_start(settings.start)
-        check_unseen(start, settings, data)
-        begin(model, start, settings.start)
-    elif settings.start is not None and isinstance(model, HybridNet):  # features that are gone need its own backbone
-        begin(model, unfinished(folder), str(folder))
+    model, stages = _begun(settings, data, folder, checkpoint)
     # last, best and one being written, each with Adam's two moments; and the weights
-    _writable(folder, 10 * sum(p.numel() * p.element_size() for p in model.parameters()))
+    check_writable(folder, 10 * sum(p.numel() * p.element_size() for p in model.parameters()))
     if not rank_zero_only.rank:
         if checkpoint is None:  # the run was killed before it could be taken up
             (folder / BEST).unlink(missing_ok=True)
@@ -372,14 +185,10 @@ def _alone(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
             data = featured(model, data, settings, folder, None if quiet else _say)
             if settings.start is None:
                 calibrate(model, data.train, settings)
-    module = Classification(model, data, settings, start.stages, say=_silence if quiet else _say)
+    module = Classification(model, data, settings, stages, say=_silence if quiet else _say)
     module.seconds = time.monotonic() - started
-    with held() as heard, _few_words(), torch_threads(settings.threads):
-        try:
-            trainer = _trainer(settings, described, folder, quiet, heard)
-        except MisconfigurationException as error:
-            reason = str(error).split(". ")[0]
-            raise ValueError(f"{settings.devices} x {settings.accelerator} cannot be used here ({reason})") from None
+    with held() as heard, few_words(), torch_threads(settings.threads):
+        trainer = make_trainer(settings, described, folder, quiet, heard)
         try:
             trainer.fit(module, ckpt_path=None if checkpoint is None else str(checkpoint), weights_only=True)
             if "val_accuracy" not in trainer.callback_metrics:  # finished before: measure what it reached
@@ -392,3 +201,17 @@ def _alone(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
         save(model.eval(), result.weights, provenance=_provenance(name, module, result))
         shutil.rmtree(folder / FEATURES, ignore_errors=True)
     return result
+
+
+def _begun(
+    settings: Settings, data: ImageData, folder: Path, checkpoint: Path | None
+) -> tuple[CoDANet, tuple[dict[str, Any], ...]]:
+    """The network, with the weights that the run starts from, and the stages that made those."""
+    model, start = untrained(settings, data), Start({}, ())
+    if settings.start is not None and checkpoint is None:
+        start = read_start(settings.start)
+        check_unseen(start, settings, data)
+        begin(model, start, settings.start)
+    elif settings.start is not None and isinstance(model, HybridNet):  # features that are gone need its own backbone
+        begin(model, unfinished(folder), str(folder))
+    return model, start.stages

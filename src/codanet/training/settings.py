@@ -1,18 +1,12 @@
-"""What a training run is made of, and the recipes that say it: the paper's and ours, one YAML file each."""
+"""All that can be set of a training run, checked as a whole."""
 
 import dataclasses
 import math
-import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
-from .._support.extras import optional
-from .._support.files import expanded
-from .._support.limits import LARGEST, MOST_THREADS, MOST_YAML, check_threads, parse_yaml, shown
+from .._support.limits import LARGEST, MOST_THREADS, check_threads, shown
 from .._support.messages import nearest
 from .._support.typed import field_types, typed
 from ..models.architectures import PEER_NAMES
@@ -185,6 +179,9 @@ class Settings:
                 raise ValueError(f"layer is {self.layer!r}, but there is no backbone to cut: give backbone as well")
             if self.finetune:
                 raise ValueError("finetune was asked for, but there is no backbone to tune: give backbone as well")
+            for name in ("head", "encoding", "views"):
+                if (value := getattr(self, name)) != getattr(Settings, name):
+                    raise ValueError(f"{name} is {value!r}, but there is no backbone: give backbone as well")
             return
         for name, plain in (("augmentation", "none"), ("grow_from", None), ("mosaic", 0.0)):
             if getattr(self, name) != plain:
@@ -237,108 +234,14 @@ FIELDS = tuple(field.name for field in dataclasses.fields(Settings))
 FREE = {"accelerator", "devices", "nodes", "workers", "maps_every", "threads", "root", "source", "compile", "recompute"}
 
 
-MOST_RUNS = 1000  # in a sweep
-OF_FOLDERS = ("folder", "photos")  # recipes for one's own pictures: without a backbone, and on one
-RECIPE_ONLY = ("base", "about", "sweep")  # what a recipe may say besides
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Settings by name, and, for an ablation, the values that one of them takes in turn."""
-
-    name: str
-    settings: Settings
-    sweep: tuple[str, tuple[Any, ...]] | None = None
-    about: str = ""
-
-    def runs(self) -> list[tuple[str, Settings]]:
-        """(folder, settings) of every run; the folder is '' where there is one run only."""
-        if self.sweep is None:
-            return [("", self.settings)]
-        key, values = self.sweep
-        runs = {folder_name(key, value): changed(self.settings, {key: value}) for value in values}
-        if len(runs) < len(values):
-            raise ValueError(
-                f"the sweep of {self.name!r} has values of {key} whose folders would have one name: leave some out"
-            )
-        return list(runs.items())
-
-
-def folder_name(key: str, value: object) -> str:
-    """Of a run in a sweep: one folder inside the sweep's own, whatever the value is."""
-    return re.sub(r"[^\w.,+=-]+", "_", f"{key}={value}")[:100]
-
-
-def list_recipes() -> list[str]:
-    files = resources.files("codanet.training") / "recipes"
-    return sorted(file.name.removesuffix(".yaml") for file in files.iterdir() if file.name.endswith(".yaml"))
-
-
-def _checked(entries: Any, where: str, known: tuple[str, ...] = FIELDS) -> dict[str, Any]:
+def known_entries(entries: Any, where: str, known: tuple[str, ...] = FIELDS) -> dict[str, Any]:
+    """A mapping whose keys are all settings."""
     if not isinstance(entries, Mapping):
         raise ValueError(f"{where} holds {type(entries).__name__}: it must be a mapping of settings to values")
     for key in entries:
         if key not in known:
             raise ValueError(f"unknown setting {shown(key)} in {where}{nearest(str(key)[:80], known)}")
     return dict(entries)
-
-
-def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The entries of a YAML file of settings."""
-    with optional():
-        import yaml
-
-    path = Path(path)
-    if not path.is_file():
-        raise ValueError(f"{path} is not a file: give a YAML file of settings")
-    try:
-        if path.stat().st_size > MOST_YAML:
-            raise ValueError(f"it is larger than {MOST_YAML // 2**20} MiB")
-        entries = parse_yaml(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0][:200]
-        raise ValueError(f"{path} is not YAML of settings ({reason}): write 'setting: value' lines") from None
-    return _checked(entries or {}, str(path), (*FIELDS, *RECIPE_ONLY))
-
-
-def load_recipe(name: str | os.PathLike[str], _above: tuple[str, ...] = (), *, backbone: str | None = None) -> Recipe:
-    """A recipe by its name, from a YAML file, or, for a folder of pictures, `folder`, or `photos` on a backbone."""
-    if not isinstance(name, (str, os.PathLike)):
-        raise ValueError(f"a recipe was given as {name!r}: give a name, a folder of pictures or a .yaml file")
-    text = os.fspath(name)
-    if text in _above:
-        raise ValueError(f"recipe {text!r} is its own base ({' → '.join((*_above, text))}): name another one")
-    place = expanded(text)
-    own_pictures = text in OF_FOLDERS and place.is_dir() and not _above  # a base is a recipe
-    if text in list_recipes() and not own_pictures:
-        with resources.as_file(resources.files("codanet.training") / "recipes" / f"{text}.yaml") as path:
-            return _recipe(text, read_settings(path), (*_above, text))
-    if place.is_dir():
-        own = OF_FOLDERS[1 if backbone else 0]
-        with resources.as_file(resources.files("codanet.training") / "recipes" / f"{own}.yaml") as path:
-            recipe = _recipe(own, read_settings(path), (own,))
-        return dataclasses.replace(recipe, settings=dataclasses.replace(recipe.settings, data=str(place.resolve())))
-    if place.suffix in (".yaml", ".yml"):
-        return _recipe(place.stem, read_settings(place), (*_above, text))
-    raise ValueError(
-        f"unknown recipe {text!r}{nearest(text, list_recipes())}, or give a folder of pictures or a .yaml file"
-    )
-
-
-def _recipe(name: str, entries: dict[str, Any], above: tuple[str, ...]) -> Recipe:
-    base, about, sweep = (entries.pop(key, None) for key in RECIPE_ONLY)
-    start = load_recipe(base, above).settings if base else Settings()
-    settings = changed(start, entries)
-    if sweep is not None:
-        if not isinstance(sweep, Mapping) or len(sweep) != 1 or not all(isinstance(v, list) for v in sweep.values()):
-            raise ValueError(
-                f"sweep in recipe {name!r} is {shown(sweep)}: it must be one setting with a list of values"
-            )
-        ((key, values),) = _checked(sweep, f"the sweep of {name!r}").items()
-        if not 1 <= len(values) <= MOST_RUNS:
-            raise ValueError(f"the sweep of {name!r} has {len(values)} values of {key}: give from 1 to {MOST_RUNS}")
-        return Recipe(name, settings, (key, tuple(values)), about or "")
-    return Recipe(name, settings, None, about or "")
 
 
 def for_a_peer(settings: Settings) -> Settings:
@@ -355,7 +258,7 @@ def changed(settings: Settings, entries: Mapping[str, Any]) -> Settings:
     Where the model becomes a peer, what was set for a CoDA-Net before is left behind.
     """
     types = field_types(Settings)
-    values = _checked(entries, "the settings")
+    values = known_entries(entries, "the settings")
     settings = for_a_peer(settings) if values.get("model") in PEER_NAMES else settings
     if isinstance(values.get("compile"), bool):  # as YAML reads on and off
         values["compile"] = "on" if values["compile"] else "off"

@@ -1,0 +1,143 @@
+"""Before a run trains: wrong settings, full disks and other runs are told of; data and network are made."""
+
+import dataclasses
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from .._support.files import expanded
+from .._support.limits import read_json
+from ..data import ImageData, held_out, load_data
+from ..data.augmentation import augmentation
+from ..models.network import CoDANet
+from ..models.peers import PEERS, create_peer
+from ..models.zoo import create_model
+from .bfloat16 import check_bfloat16
+from .checkpoint import SETTINGS_KEY, Damaged, read_checkpoint
+from .photos import build, check_backbone, load_pictures
+from .run_files import BEST, LAST, MODEL, SETTINGS
+from .settings import FREE, OF_CODA_NETS, Settings
+
+
+def check(settings: Settings, folder: Path) -> None:
+    """What can be said before any data are fetched."""
+    if settings.model in PEERS:
+        _check_peer(settings)
+    else:
+        with torch.device("meta"):
+            create_model(settings.model, rescale=settings.rescale, temperature=settings.temperature)
+    augmentation(settings.augmentation, 32)
+    if settings.backbone:
+        check_backbone(settings)
+    if settings.precision == "bf16-mixed" and settings.accelerator in ("auto", "cpu"):
+        check_bfloat16()
+    pictures = expanded(settings.data).resolve()
+    if pictures.is_dir() and pictures in (folder.resolve(), *folder.resolve().parents):
+        raise ValueError(
+            f"the output {folder} lies inside the pictures {settings.data} and would be taken for a class of them: "
+            "choose an --output outside"
+        )
+
+
+def _check_peer(settings: Settings) -> None:
+    """What only a CoDA-Net can be told."""
+    plain = Settings()
+    if wrong := [name for name in OF_CODA_NETS if getattr(settings, name) != getattr(plain, name)]:
+        raise ValueError(f"{settings.model} is a peer of CoDA-Nets, which has no {wrong[0]}: leave it out")
+    if settings.compile == "on":
+        raise ValueError(f"compile is 'on', but only CoDA-Nets are compiled, not {settings.model}: leave it out")
+    if settings.optimiser == "muon":
+        raise ValueError(f"muon is for the filters of CoDA-Nets, and {settings.model} is a peer: choose adam")
+
+
+def check_writable(folder: Path, needed: int) -> None:
+    """Say now, not after hours, that results cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:  # without a name, so that nothing of it can stay
+            probe.write(b"x")
+            probe.flush()
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be written to ({error.strerror}): choose another --output") from None
+    own = sum((folder / name).stat().st_size for name in (LAST, BEST, MODEL) if (folder / name).is_file())
+    needed = max(0, needed - own)  # they are replaced
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise ValueError(
+            f"{folder} has {free / 2**20:.0f} MiB free and the run needs {needed / 2**20:.0f} MiB for its checkpoints: "
+            "make room or choose another --output"
+        )
+
+
+def resumable(folder: Path, after: dict[str, Any]) -> Path | None:
+    """The checkpoint to go on from; an error if the folder holds a run with other settings or on other images."""
+    last, described = folder / LAST, folder / SETTINGS
+    if last.is_file():
+        try:
+            beside = dict(read_json(described))
+            known = read_checkpoint(last, "meta").get(SETTINGS_KEY, beside)  # its own, or of the time before it had any
+            before = dataclasses.asdict(Settings()) | known  # what the run did not know of yet was as it is by default
+        except (OSError, ValueError, TypeError) as error:
+            reason = error if isinstance(error, Damaged) else f"{type(error).__name__} in {LAST} or {SETTINGS}"
+            raise ValueError(
+                f"{folder} holds a run that cannot be read ({reason}): choose another --output, or delete that folder"
+            ) from None
+        other = [key for key in after if key not in FREE and before.get(key) != after[key]]
+        if other:
+            differences = ", ".join(f"{key} {before.get(key)!r} instead of {after[key]!r}" for key in other)
+            raise ValueError(f"{folder} holds a run with {differences}: choose another --output, or delete that folder")
+    return last if last.is_file() else None
+
+
+def images_of(settings: Settings) -> ImageData:
+    """What the run learns from and is measured on."""
+    if settings.backbone:
+        data = load_pictures(settings)
+    else:
+        data = load_data(
+            settings.data, root=settings.root, size=settings.image_size, seed=settings.seed, source=settings.source
+        )
+    if settings.holdout:
+        data = held_out(data, settings.holdout, settings.seed)
+    processes = settings.devices * settings.nodes
+    if len(data.train) < processes:
+        raise ValueError(
+            f"{data.name} has {len(data.train)} training images for {processes} processes, and each needs one: take "
+            "fewer devices"
+        )
+    return data
+
+
+def untrained(settings: Settings, data: ImageData) -> CoDANet:
+    """The network at its start, the same for the same seed; the caller's random numbers stay as they were."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        return _network(settings, data)
+
+
+def _network(settings: Settings, data: ImageData) -> CoDANet:
+    side = 240 if settings.augmentation == "imagenet" else None  # a window of what is read at 256
+    if settings.backbone:
+        return build(settings, data)
+    if settings.model in PEERS:
+        peer = create_peer(
+            settings.model,
+            num_classes=len(data.classes),
+            image_channels=data.channels,
+            image_size=(side, side) if side else data.image_size,
+            class_names=data.classes,
+        )
+        return cast(CoDANet, peer)  # it has what training asks for
+    return create_model(
+        settings.model,
+        num_classes=len(data.classes),
+        image_channels=data.channels,
+        image_size=(side, side) if side else data.image_size,
+        temperature=settings.temperature,
+        rescale=settings.rescale,
+        recompute=settings.recompute,
+        class_names=data.classes,
+    )

@@ -1,0 +1,110 @@
+"""Settings by name: the paper's recipes and ours, one YAML file each, and those of a user."""
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from .._support.extras import optional
+from .._support.files import expanded
+from .._support.limits import MOST_YAML, parse_yaml, shown
+from .._support.messages import nearest
+from .settings import FIELDS, Settings, changed, known_entries
+
+MOST_RUNS = 1000  # in a sweep
+OF_FOLDERS = ("folder", "photos")  # recipes for one's own pictures: without a backbone, and on one
+RECIPE_ONLY = ("base", "about", "sweep")  # what a recipe may say besides
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings by name, and, for an ablation, the values that one of them takes in turn."""
+
+    name: str
+    settings: Settings
+    sweep: tuple[str, tuple[Any, ...]] | None = None
+    about: str = ""
+
+    def runs(self) -> list[tuple[str, Settings]]:
+        """(folder, settings) of every run; the folder is '' where there is one run only."""
+        if self.sweep is None:
+            return [("", self.settings)]
+        key, values = self.sweep
+        runs = {folder_name(key, value): changed(self.settings, {key: value}) for value in values}
+        if len(runs) < len(values):
+            raise ValueError(
+                f"the sweep of {self.name!r} has values of {key} whose folders would have one name: leave some out"
+            )
+        return list(runs.items())
+
+
+def folder_name(key: str, value: object) -> str:
+    """Of a run in a sweep: one folder inside the sweep's own, whatever the value is."""
+    return re.sub(r"[^\w.,+=-]+", "_", f"{key}={value}")[:100]
+
+
+def list_recipes() -> list[str]:
+    files = resources.files("codanet.training") / "recipes"
+    return sorted(file.name.removesuffix(".yaml") for file in files.iterdir() if file.name.endswith(".yaml"))
+
+
+def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The entries of a YAML file of settings."""
+    with optional():
+        import yaml
+
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file: give a YAML file of settings")
+    try:
+        if path.stat().st_size > MOST_YAML:
+            raise ValueError(f"it is larger than {MOST_YAML // 2**20} MiB")
+        entries = parse_yaml(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = str(error).splitlines()[0][:200]
+        raise ValueError(f"{path} is not YAML of settings ({reason}): write 'setting: value' lines") from None
+    return known_entries(entries or {}, str(path), (*FIELDS, *RECIPE_ONLY))
+
+
+def load_recipe(name: str | os.PathLike[str], _above: tuple[str, ...] = (), *, backbone: str | None = None) -> Recipe:
+    """A recipe by its name, from a YAML file, or, for a folder of pictures, `folder`, or `photos` on a backbone."""
+    if not isinstance(name, (str, os.PathLike)):
+        raise ValueError(f"a recipe was given as {name!r}: give a name, a folder of pictures or a .yaml file")
+    text = os.fspath(name)
+    if text in _above:
+        raise ValueError(f"recipe {text!r} is its own base ({' → '.join((*_above, text))}): name another one")
+    place = expanded(text)
+    own_pictures = text in OF_FOLDERS and place.is_dir() and not _above  # a base is a recipe
+    if text in list_recipes() and not own_pictures:
+        with resources.as_file(resources.files("codanet.training") / "recipes" / f"{text}.yaml") as path:
+            return _recipe(text, read_settings(path), (*_above, text))
+    if place.is_dir():
+        own = OF_FOLDERS[1 if backbone else 0]
+        with resources.as_file(resources.files("codanet.training") / "recipes" / f"{own}.yaml") as path:
+            recipe = _recipe(own, read_settings(path), (own,))
+        return dataclasses.replace(recipe, settings=dataclasses.replace(recipe.settings, data=str(place.resolve())))
+    if place.suffix in (".yaml", ".yml"):
+        return _recipe(place.stem, read_settings(place), (*_above, text))
+    raise ValueError(
+        f"unknown recipe {text!r}{nearest(text, list_recipes())}, or give a folder of pictures or a .yaml file"
+    )
+
+
+def _recipe(name: str, entries: dict[str, Any], above: tuple[str, ...]) -> Recipe:
+    base, about, sweep = (entries.pop(key, None) for key in RECIPE_ONLY)
+    start = load_recipe(base, above).settings if base else Settings()
+    settings = changed(start, entries)
+    if sweep is not None:
+        if not isinstance(sweep, Mapping) or len(sweep) != 1 or not all(isinstance(v, list) for v in sweep.values()):
+            raise ValueError(
+                f"sweep in recipe {name!r} is {shown(sweep)}: it must be one setting with a list of values"
+            )
+        ((key, values),) = known_entries(sweep, f"the sweep of {name!r}").items()
+        if not 1 <= len(values) <= MOST_RUNS:
+            raise ValueError(f"the sweep of {name!r} has {len(values)} values of {key}: give from 1 to {MOST_RUNS}")
+        return Recipe(name, settings, (key, tuple(values)), about or "")
+    return Recipe(name, settings, None, about or "")
