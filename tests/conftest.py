@@ -11,6 +11,7 @@ from torch import nn
 import codanet
 from chromium import FLAGS, MISSING, chromium
 from colours import colour_model, halves
+from striped import RECIPE, paint
 from visitors import encoded, given
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what it runs in the background
@@ -27,7 +28,7 @@ LONGEST = ("training", "experiments", "browser", "training_photos", "page", "tut
 LONGEST += ("bench", "evaluation", "scaling", "package", "network", "peers", "dau", "data_sets", "exported_net")
 # These fork programs from a process that imports PyTorch first (processes.py): those of a group share one.
 FORKING = (
-    ("training", "training_damage"),
+    ("training", "training_stops", "training_damage"),
     ("training_photos", "report", "crew", "shards", "app_server", "rooms"),
 )
 
@@ -128,3 +129,27 @@ def digits(tmp_path_factory):
         loss.backward()
         optimiser.step()
     return codanet.save(model.eval(), tmp_path_factory.mktemp("digits") / "model.safetensors")
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory):
+    return paint(tmp_path_factory.mktemp("pictures"))
+
+
+@pytest.fixture
+def recipe(tmp_path, pictures):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"data: {pictures}\n{RECIPE}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(tmp_path_factory, pictures):
+    """A run that nothing disturbed."""
+    from codanet.training import train
+
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    (folder / "recipe.yaml").write_text(f"data: {pictures}\n{RECIPE}")
+    torch.manual_seed(0)
+    train(folder / "recipe.yaml", folder / "run", quiet=True)
+    return folder / "run"

@@ -6,6 +6,7 @@ import shutil
 import signal
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -82,7 +83,7 @@ def test_own_checkpoints_count_as_room(finished, tmp_path, monkeypatch):
     sizes = [(folder / name).stat().st_size for name in (LAST, BEST)]
     monkeypatch.setattr(
         "codanet.training.preparation.shutil.disk_usage",
-        lambda path: type("Usage", (), {"free": int(1.5 * max(sizes))})(),
+        lambda path: SimpleNamespace(free=int(1.5 * max(sizes))),
     )
     assert train("digits", folder, **SMALL).epochs == 2
     with pytest.raises(ValueError, match="MiB free and the run needs"):
