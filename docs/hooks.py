@@ -114,8 +114,7 @@ def on_files(files: Files, config: Any) -> Files:
     from codanet.data import DataError
     from codanet.export.page import page as write
 
-    shipped = {name: codanet.load(name) for name in codanet.list_models(pretrained=True)}
-    models = {name: model for name, model in shipped.items() if not isinstance(model, codanet.HybridNet)}
+    models = {name: codanet.load(name) for name in codanet.list_models(pretrained=True)}
     with tempfile.TemporaryDirectory() as scratch:
         try:
             content = write(models, Path(scratch) / PAGE).path.read_bytes()

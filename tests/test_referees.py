@@ -16,6 +16,7 @@ from codanet.evaluation.aggregates import aggregate_maps
 from codanet.metrics import Disconnected, DoesNotFit, Scores, cell_shares, disconnected, pointing, road
 from codanet.metrics.pointing import hits
 from codanet.metrics.road import imputed
+from codanet.models.classifier import probabilities
 from codanet.models.hybrid import HybridNet, head_layers
 from codanet.models.network import CoDANet, Layer
 from codanet.models.resnet import ResNet
@@ -77,6 +78,17 @@ def test_difull_is_exactly_kept_by_contributions_and_not_by_gradcam():
     part = disconnected(model, pictures(), GRIDS, Registered(METHODS["contributions"].settings), part=True)
     assert part.metric == "dipart"
     assert 0 < part.extras["outside"].max() < 1  # the kernels of 3x3 do as well
+
+
+def test_every_head_has_the_probabilities_of_its_own_network():
+    """Those of a CoDA-Net are sigmoids; those of a ResNet are a softmax over the classes of one head."""
+    grid, cells = GRIDS.images(pictures())[:1], pictures().read([0, 1, 2, 3])[0]
+    for model in (coda(), ResNet(1, CLASSES).eval()):
+        cut = Disconnected(model, 2).eval()
+        with torch.no_grad():
+            expected = probabilities(model, model(cells)).flatten()
+            torch.testing.assert_close(probabilities(cut, cut(grid))[0], expected)
+    assert expected.sum().item() == pytest.approx(4)
 
 
 def test_the_modes_of_a_model_that_is_cut_stay_as_they_were():

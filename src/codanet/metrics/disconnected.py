@@ -21,7 +21,7 @@ from ..models.feature_explanation import spread
 from ..models.hybrid import HybridNet
 from ..models.network import CoDANet, bare
 from ..models.peers import SENN, BcosResNet
-from ..models.self_explaining import SelfExplaining, encodes
+from ..models.self_explaining import SelfExplaining, encodes, one_vs_all
 from .localisation import cell_shares, maps_of_cells
 from .maps import Attribute
 from .metric import DoesNotFit, Metric, Sample
@@ -47,7 +47,7 @@ class Disconnected(SelfExplaining):
                 f"{type(model).__name__} has no features() and classify(), so that its head cannot be cut off"
             )
         self.model, self.size, self.part = model, size, part
-        self.one_vs_all = True  # heads share no softmax
+        self.one_vs_all, self.separate_heads = one_vs_all(model), size**2
         self.joined = nn.Identity()  # the last map of all cells, where GradCAM looks for one
         self.encodes = encodes(model)
         for module in (model, *model.children()):  # `baseline` asks a model or its direct child what is removed

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .hybrid import HybridNet
 from .network import CoDANet, bare
-from .self_explaining import SelfExplaining, encodes, one_vs_all
+from .self_explaining import SelfExplaining, encodes, one_vs_all, separate_heads
 
 PIXELS_AT_ONCE = 1 << 17  # in one forward pass: 128 images of 32x32
 
@@ -50,7 +50,10 @@ def logits_of(model: nn.Module, inputs: Tensor, batch_size: int | None = None) -
 
 def probabilities(model: nn.Module, logits: Tensor) -> Tensor:
     """A CoDA-Net's classes are one-vs-all, each with a sigmoid; other classifiers have a softmax."""
-    return logits.sigmoid() if one_vs_all(bare(model)) else logits.softmax(1)
+    model = bare(model)
+    if one_vs_all(model):
+        return logits.sigmoid()
+    return logits.unflatten(1, (separate_heads(model), -1)).softmax(2).flatten(1)
 
 
 def log_odds(model: nn.Module, logits: Tensor, classes: Tensor) -> Tensor:

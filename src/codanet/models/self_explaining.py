@@ -28,3 +28,8 @@ def encodes(model: nn.Module) -> bool:
 def one_vs_all(model: nn.Module) -> bool:
     """Whether every class has a probability of its own, the sigmoid of its logit, or all share a softmax."""
     return bool(getattr(model, "one_vs_all", False))
+
+
+def separate_heads(model: nn.Module) -> int:
+    """How many classification heads lie side by side in the logits, each with all classes and a softmax of its own."""
+    return int(getattr(model, "separate_heads", 1))
