@@ -222,7 +222,12 @@ def test_stages_add_up(pictures, tmp_path, monkeypatch):
     fourth = train(pictures, "~/fourth", quiet=True, start="~/second/model.safetensors", **last, **settings)
     assert fourth.folder == tmp_path / "fourth"
     assert codanet.load(fourth.weights).provenance["epochs"] == 4
-    for other in ({"seed": 1}, {"holdout": 6}):  # what they hold out has been learnt from
+    monkeypatch.chdir(pictures.parent)
+    for other in (
+        {"seed": 1},
+        {"holdout": 6},
+        {"seed": 1, "data": pictures.name},
+    ):  # learnt from before
         with pytest.raises(ValueError, match=r"was trained with seed 0 and holdout 0.* choose the same"):
             train(pictures, tmp_path / "other", quiet=True, start=str(second.folder), **settings, **other)
     with pytest.raises(ValueError, match="holds neither"):

@@ -88,11 +88,16 @@ def check_unseen(start: Start, settings: Settings, data: ImageData) -> None:
         before = stage["settings"] if isinstance(stage["settings"], Mapping) else {}
         seed, holdout = before.get("seed", settings.seed), before.get("holdout", 0)
         less = isinstance(holdout, int) and holdout < settings.holdout
-        if before.get("data") == settings.data and (less or seed != settings.seed):
+        if _place(before.get("data")) == _place(settings.data) and (less or seed != settings.seed):
             raise ValueError(
                 f"{settings.start} was trained with seed {shown(seed)} and holdout {shown(holdout)} on images that "
                 f"seed {settings.seed} and holdout {settings.holdout} hold out for validation: choose the same"
             )
+
+
+def _place(data: object) -> object:
+    """A data set's name, or where a folder of pictures lies, however that was written."""
+    return path.resolve() if isinstance(data, str) and (path := expanded(data)).is_dir() else data
 
 
 def begin(model: CoDANet, start: Start, place: str) -> None:
