@@ -133,6 +133,17 @@ def test_a_finished_run_is_not_done_again(folder, tmp_path, monkeypatch):
     assert trained(folder, tmp_path / "run", quiet=True).accuracy == first.accuracy
 
 
+def test_a_backbone_in_training_mode_keeps_what_its_norms_have_learnt(folder, monkeypatch):
+    def build(trained):
+        return nn.Sequential(nn.Conv2d(3, 8, 3, 4, 1), nn.BatchNorm2d(8))
+
+    monkeypatch.setitem(hybrid.BACKBONES, "normed", Backbone(build, "1", 32))
+    model = photos.build(Settings(backbone="normed"), load_photographs(folder, side=32))
+    norm = model.backbone.network[1]
+    assert int(norm.num_batches_tracked) == 0
+    assert torch.equal(norm.running_mean, torch.zeros(8))
+
+
 def test_fine_tuning_trains_the_last_blocks_alone(folder, tmp_path):
     before, after = Little(), weights(trained(folder, tmp_path / "run", finetune=True, epochs=3, optimiser="muon"))
     with torch.random.fork_rng(devices=[]):

@@ -69,7 +69,7 @@ def build(settings: Settings, data: ImageData) -> HybridNet:
     assert settings.backbone is not None
     known = BACKBONES[settings.backbone]
     layer = settings.layer or known.layer
-    features = cut(known.build(True), layer)
+    features = cut(known.build(True), layer).eval()  # its batch norms learn nothing of the blank below
     sizes = head_sizes(settings.head)
     with torch.no_grad():
         cells = features(torch.zeros(1, 3, *data.image_size)).shape[2]
