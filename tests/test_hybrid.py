@@ -82,6 +82,19 @@ def test_the_backbone_runs_no_further_than_its_layer(stranger):
     assert not model.backbone.network.join[0]._forward_hooks
 
 
+@pytest.mark.parametrize("way", ["compiled", "exported"])
+def test_a_map_stays_as_it_is_where_the_rest_is_traced(way):
+    """Compilers see the layers above the cut as well, and ReLU(inplace=True) would change what was cut off."""
+    part = UpTo(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True)), "0").requires_grad_(False)
+    images = torch.randn(1, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    if way == "compiled":
+        traced = torch.compile(part, backend="eager")
+    else:
+        traced = torch.export.export(part, (images,)).module()
+    assert float(part(images).min()) < 0
+    assert torch.equal(traced(images), part(images))
+
+
 def test_hooks_are_gone_after_an_error(stranger):
     part = UpTo(stranger, "join")
     with pytest.raises(RuntimeError):

@@ -44,10 +44,10 @@ class UpTo(nn.Module):
         own = threading.get_ident()  # several threads may look at their own images at once
 
         def keep(module: nn.Module, inputs: Any, output: Any) -> None:
-            if not torch.compiler.is_compiling() and threading.get_ident() != own:
-                return
-            made.append(output)
-            if not torch.compiler.is_compiling():
+            if torch.compiler.is_compiling():  # the rest is traced as well, and may change the map in its place
+                made.append(output.clone() if isinstance(output, Tensor) else output)
+            elif threading.get_ident() == own:
+                made.append(output)
                 raise _Reached
 
         handle = self.network.get_submodule(self.layer).register_forward_hook(keep)
