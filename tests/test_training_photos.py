@@ -34,9 +34,10 @@ class Little(nn.Module):
     def __init__(self):
         super().__init__()
         self.blocks = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1))
+        self.pooled = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
     def forward(self, images):
-        return self.blocks(images)
+        return self.pooled(self.blocks(images))
 
 
 def parted(part):
@@ -241,8 +242,9 @@ def test_a_small_folder_gets_small_batches():
     [
         ({"backbone": "litle"}, "unknown backbone 'litle': did you mean 'little'"),
         ({"layer": "blocks.22"}, "unknown layer 'blocks.22' of Little: did you mean 'blocks.2'"),
+        ({"layer": "pooled"}, r"layer 'pooled' gives a tensor \[1, 8\]: choose one that gives a map"),
         ({"backbone": None, "finetune": True}, "no backbone to tune"),
-        ({"backbone": "resnet56", "layer": "layer2", "finetune": True}, "resnet56 is only known frozen|weights"),
+        ({"backbone": "resnet56", "layer": "layer2", "finetune": True}, "resnet56 is only known frozen"),
         ({"augmentation": "flip-crop"}, "photographs are varied by their views"),
         ({"head": "6/3"}, "give units/rank/kernel"),
     ],

@@ -24,7 +24,7 @@ from ..data.image import decode, to_tensor
 from ..data.photographs import load_photographs
 from ..data.views import Views
 from ..models.architectures import Layer
-from ..models.hybrid import BACKBONES, HybridNet, cut
+from ..models.hybrid import BACKBONES, HybridNet, cut, head_layers
 from ..models.weights import load
 from .checkpoint import read_checkpoint
 from .loss import classification_loss
@@ -44,10 +44,13 @@ def check_backbone(settings: Settings) -> None:
     if settings.backbone not in BACKBONES:
         raise ValueError(f"unknown backbone {settings.backbone!r}{nearest(settings.backbone, BACKBONES)}")
     known = BACKBONES[settings.backbone]
-    part = cut(known.build(True), settings.layer or known.layer)
-    if settings.finetune:
-        if known.parted is None:
-            raise ValueError(f"finetune was asked for, but {settings.backbone} is only known frozen here: leave it out")
+    if settings.finetune and known.parted is None:
+        raise ValueError(f"finetune was asked for, but {settings.backbone} is only known frozen here: leave it out")
+    layer = settings.layer or known.layer
+    part = cut(known.build(True), layer)
+    with torch.random.fork_rng(devices=[]):  # told by the network: a layer that gives no map
+        HybridNet(part, head_layers(2), image_size=known.image_size, encoding=settings.encoding, layer=layer)
+    if settings.finetune and known.parted is not None:
         known.parted(part)
 
 
