@@ -192,8 +192,6 @@ def test_a_run_from_tuned_weights_makes_features_with_their_backbone(folder, tmp
         patch.setattr(Checkpoints, "on_train_epoch_end", interrupted)
         with pytest.raises(KeyboardInterrupt):
             trained(folder, tmp_path / "run", **changes)
-    index = json.loads((tmp_path / "run" / "features" / "train" / "index.json").read_text())
-    assert index["start"] == str(tuned.folder)
     shutil.rmtree(tmp_path / "run" / "features")
     first = trained(folder, tmp_path / "run", **changes)
     assert seen == [expected, expected]
@@ -203,6 +201,20 @@ def test_a_run_from_tuned_weights_makes_features_with_their_backbone(folder, tmp
     stages = [before | {"hours": 5.0}, own]  # as if tuning had taken so long
     codanet.save(model, first.weights, {"stages": stages, "hours": 5.0 + own["hours"]})
     assert trained(folder, tmp_path / "run", **changes).hours == own["hours"] < 1
+
+
+def test_features_of_a_backbone_that_was_tuned_meanwhile_are_made_again(folder, tmp_path, monkeypatch):
+    """The weights at `start` are others when an interrupted extraction goes on: no features of both are mixed."""
+    other = {"quiet": True, "epochs": 1, "finetune": True}
+    start = trained(folder, tmp_path / "first", **other)
+    longer = trained(folder, tmp_path / "second", **other | {"epochs": 2, "learning_rate": 0.1})
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "Classification", None)  # stopped before the first epoch
+        with pytest.raises(TypeError):
+            trained(folder, tmp_path / "run", start=str(start.folder), quiet=True)
+    shutil.copy(longer.weights, start.weights)
+    with pytest.warns(UserWarning, match="are made again"):
+        trained(folder, tmp_path / "run", start=str(start.folder), quiet=True)
 
 
 def test_fine_tuning_is_a_word_on_the_command_line(folder, tmp_path, capsys):

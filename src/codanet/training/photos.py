@@ -24,6 +24,7 @@ from ..data.image import decode, to_tensor
 from ..data.photographs import load_photographs
 from ..data.views import Views
 from ..models.architectures import Layer
+from ..models.digest import content_digest
 from ..models.hybrid import BACKBONES, HybridNet, cut, head_layers
 from ..models.weights import load
 from .checkpoint import read_checkpoint
@@ -120,9 +121,13 @@ def featured(model: HybridNet, data: ImageData, settings: Settings, folder: Path
     views = views_within(LIMIT_BYTES, len(data.train), shape, settings.views)
     if views < settings.views and say:
         say(f"{views} of {settings.views} views are kept: more would take over {LIMIT_BYTES >> 30} GiB")
-    made_of = {"backbone": settings.backbone, "layer": parts.layer, "size": data.image_size, "seed": settings.seed}
-    if settings.start is not None:  # its backbone may have been tuned
-        made_of["start"] = settings.start
+    made_of = {
+        "backbone": settings.backbone,
+        "layer": parts.layer,
+        "size": data.image_size,
+        "seed": settings.seed,
+        "weights": content_digest("", parts.frozen.state_dict()),  # another run may have tuned them
+    }
     caches = {
         name: FeatureCache(
             folder / FEATURES / name, {**made_of, "pictures": split.digest()}, count, len(split), tuple(shape)

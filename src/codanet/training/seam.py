@@ -4,24 +4,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..models.hybrid import HybridNet
 
 
 @dataclass(frozen=True)
 class Seam:
-    """below: images to the maps that are kept; above: these to the backbone's maps; layer: whose maps are kept."""
+    """below: images to the maps that are kept; above: these to the backbone's maps; layer: whose maps are kept.
+
+    frozen: the part of the backbone that makes the kept maps.
+    """
 
     below: Callable[[Tensor], Tensor]
     above: Callable[[Tensor], Tensor]
     layer: str
+    frozen: nn.Module
 
 
 def seam(model: HybridNet, finetune: bool) -> Seam:
     """At the cut, or, where the last blocks of the backbone are to learn, before them; then they are set free."""
     if not finetune:
-        return Seam(model.maps, lambda maps: maps, model.layer)
+        return Seam(model.maps, lambda maps: maps, model.layer, model.backbone)
     frozen, last, layer = model.parts()
     last.requires_grad_()
 
@@ -34,4 +38,4 @@ def seam(model: HybridNet, finetune: bool) -> Seam:
         made: Tensor = last(maps.to(model.dtype).contiguous(memory_format=torch.channels_last))
         return made
 
-    return Seam(below, above, layer)
+    return Seam(below, above, layer, frozen)
