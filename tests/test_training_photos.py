@@ -259,11 +259,20 @@ def test_a_small_folder_gets_small_batches():
         ({"backbone": "resnet56", "layer": "layer2", "finetune": True}, "resnet56 is only known frozen"),
         ({"augmentation": "flip-crop"}, "photographs are varied by their views"),
         ({"head": "6/3"}, "give units/rank/kernel"),
+        ({"root": "elsewhere"}, "is a folder, which takes neither root nor source: leave both out"),
     ],
 )
 def test_what_cannot_be_trained_is_said_beforehand(folder, tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
         trained(folder, tmp_path / "run", **changes)
+
+
+def test_a_data_set_goes_before_a_folder_of_its_name(folder, tmp_path, monkeypatch):
+    """As it does without a backbone, and in evaluations."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(folder, tmp_path / "digits")
+    with pytest.raises(ValueError, match="digits is grey, but little takes RGB"):
+        trained(folder, tmp_path / "run", data="digits")
 
 
 def test_held_out_photographs_are_measured_as_they_were_held_out(folder, tmp_path):
@@ -276,6 +285,8 @@ def test_held_out_photographs_are_measured_as_they_were_held_out(folder, tmp_pat
     assert rows["accuracy", ""].mean == run.accuracy
     assert rows["accuracy", ""].n == 4
     assert rows["completeness", "contributions"].mean < 1e-4
+    with pytest.raises(ValueError, match="takes neither root nor source"):
+        evaluate([str(run.weights)], folder, ["ixg"], ["accuracy"], tmp_path / "other", root=tmp_path, quiet=True)
     held = load_photographs(folder, size=codanet.load(run.weights).image_size, seed=5).val.digest()
     assert results.provenance["settings"]["split_digest"] == held
 

@@ -18,6 +18,7 @@ from codanet.training import train
 from codanet.training.callbacks import Divergence
 from codanet.training.checkpoint import read_checkpoint
 from codanet.training.module import Classification
+from codanet.training.preparation import check
 from codanet.training.run_files import LAST
 from codanet.training.settings import Settings
 from processes import COMMAND, Forked
@@ -245,6 +246,12 @@ def test_what_is_wrong_is_said_before_data_are_fetched(recipe, pictures, tmp_pat
     monkeypatch.setenv("HOME", str(pictures.parent))  # a ~ in what Python is told is the user's folder, too
     with pytest.raises(ValueError, match="lies inside the pictures"):
         train(recipe, f"~/{pictures.name}/runs", quiet=True, data=f"~/{pictures.name}")
+
+
+def test_a_run_may_lie_in_a_folder_called_like_its_data_set(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits" / "run").mkdir(parents=True)  # as after the first of two runs
+    check(Settings(data="digits"), Path("digits") / "run")
 
 
 def test_a_damaged_picture_alone_in_its_batch_is_left_out(pictures, tmp_path, monkeypatch):

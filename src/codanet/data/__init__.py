@@ -90,9 +90,20 @@ def load_data(
     folder = expanded(name)
     if not folder.exists():
         raise DataError(unknown(os.fspath(name)))
-    if place is not None or source != "auto":
-        raise DataError(f"'{name}' is a folder, which takes neither root nor source: leave both out")
+    check_alone(name, root, source)
     return load_folder(folder, size=size, seed=seed)
+
+
+def check_alone(name: str | os.PathLike[str], root: str | os.PathLike[str] | None, source: str) -> None:
+    """A folder of pictures comes without what says where a data set is."""
+    if root is not None or source != "auto":
+        raise DataError(f"'{os.fspath(name)}' is a folder, which takes neither root nor source: leave both out")
+
+
+def picture_folder(name: str | os.PathLike[str]) -> Path | None:
+    """The folder of pictures that `load_data` reads by this name; None for a data set, which goes first, or nothing."""
+    folder = expanded(name)
+    return folder if canonical(os.fspath(name)) is None and folder.is_dir() else None
 
 
 def canonical(name: str) -> str | None:

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import nn
 
-from .._support.files import expanded, file_digest
+from .._support.files import file_digest
 from .._support.messages import nearest
-from ..data import ImageData, canonical, load_data
+from ..data import ImageData, check_alone, load_data, picture_folder
 from ..data.photographs import load_photographs
 from ..data.pictures import Pictures
 from ..export import load
@@ -79,10 +79,10 @@ def read_data(
 ) -> ImageData:
     """The images at the size that the models take; of a folder, the part that they were not trained on."""
     size = reading_size(models) if image_size is None else (image_size, image_size)
-    place, seeds = expanded(data), split_seeds(models)
-    hybrid = any(isinstance(model, HybridNet) for model in models.values())
-    if hybrid and place.is_dir() and canonical(str(data)) is None:
-        images = load_photographs(place, size=size, seed=seeds[0])
+    folder, seeds = picture_folder(data), split_seeds(models)
+    if folder and any(isinstance(model, HybridNet) for model in models.values()):
+        check_alone(folder, root, source)
+        images = load_photographs(folder, size=size, seed=seeds[0])
     else:
         side = size[0] if size and size[0] == size[1] else None
         images = load_data(data, root=root, size=side, source=source, seed=seeds[0])

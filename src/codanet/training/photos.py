@@ -13,10 +13,9 @@ from PIL import Image
 from torch import Tensor
 
 from .._support.errors import DataError
-from .._support.files import expanded
 from .._support.messages import duration, nearest
 from .._support.progress import note, progress_bar
-from ..data import FolderSplit, ImageData, Split, load_data, to_image
+from ..data import FolderSplit, ImageData, Split, check_alone, load_data, picture_folder, to_image
 from ..data.feature_split import FeatureSplit
 from ..data.features import LIMIT_BYTES, FeatureCache, extract, views_within
 from ..data.folder import TOLERATED_FRACTION
@@ -58,9 +57,10 @@ def check_backbone(settings: Settings) -> None:
 def load_pictures(settings: Settings) -> ImageData:
     """A folder's photographs, read from disk as they are needed; or a data set."""
     assert settings.backbone is not None
-    place, side = expanded(settings.data), BACKBONES[settings.backbone].image_size
-    if place.is_dir():
-        return load_photographs(place, side=side, size=settings.image_size, seed=settings.seed)
+    side = BACKBONES[settings.backbone].image_size
+    if folder := picture_folder(settings.data):
+        check_alone(folder, settings.root, settings.source)
+        return load_photographs(folder, side=side, size=settings.image_size, seed=settings.seed)
     size = settings.image_size or side
     data = load_data(settings.data, root=settings.root, size=size, seed=settings.seed, source=settings.source)
     if data.channels != 3:

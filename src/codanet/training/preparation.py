@@ -8,9 +8,8 @@ from typing import Any, cast
 
 import torch
 
-from .._support.files import expanded
 from .._support.limits import read_json
-from ..data import ImageData, held_out, load_data
+from ..data import ImageData, held_out, load_data, picture_folder
 from ..data.augmentation import augmentation
 from ..models.network import CoDANet
 from ..models.peers import PEERS, create_peer
@@ -34,8 +33,8 @@ def check(settings: Settings, folder: Path) -> None:
         check_backbone(settings)
     if settings.precision == "bf16-mixed" and settings.accelerator in ("auto", "cpu"):
         check_bfloat16()
-    pictures = expanded(settings.data).resolve()
-    if pictures.is_dir() and pictures in (folder.resolve(), *folder.resolve().parents):
+    pictures = picture_folder(settings.data)
+    if pictures and pictures.resolve() in (folder.resolve(), *folder.resolve().parents):
         raise ValueError(
             f"the output {folder} lies inside the pictures {settings.data} and would be taken for a class of them: "
             "choose an --output outside"

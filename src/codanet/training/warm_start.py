@@ -9,7 +9,7 @@ import torch
 
 from .._support.files import expanded
 from .._support.limits import read_json, shown
-from ..data import ImageData
+from ..data import ImageData, picture_folder
 from ..models.network import CoDANet
 from ..models.weight_files import weights_path
 from ..models.weights import check_tensors, load
@@ -97,7 +97,7 @@ def check_unseen(start: Start, settings: Settings, data: ImageData) -> None:
 
 def _place(data: object) -> object:
     """A data set's name, or where a folder of pictures lies, however that was written."""
-    return path.resolve() if isinstance(data, str) and (path := expanded(data)).is_dir() else data
+    return path.resolve() if isinstance(data, str) and (path := picture_folder(data)) else data
 
 
 def begin(model: CoDANet, start: Start, place: str) -> None:
