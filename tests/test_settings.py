@@ -175,6 +175,7 @@ def test_schedules():
         ({"encoding": "signed"}, "encoding is 'signed', but there is no backbone"),
         ({"views": 2}, "views is 2, but there is no backbone"),
         ({"seed": 2**63}, "seed is 9223372036854775808"),
+        ({"image_size": 0}, "image_size is 0: it is a side in pixels, 1 or more, or left out"),
     ],
 )
 def test_bad_settings(entries, words):

@@ -136,8 +136,9 @@ class Settings:
         for name in ("temperature", "temperature_from"):
             if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: it must be a positive number, or left out")
-        if self.grow_from is not None and self.grow_from < 1:
-            raise ValueError(f"grow_from is {self.grow_from!r}: it is a side in pixels, 1 or more, or left out")
+        for name in ("image_size", "grow_from"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)!r}: it is a side in pixels, 1 or more, or left out")
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate is {self.learning_rate!r}: it must be positive, such as 1e-3")
         choices = {
