@@ -226,6 +226,15 @@ def test_recipe_files(tmp_path):
     assert load_recipe(tmp_path).settings.data == str(tmp_path)
 
 
+def test_a_file_of_settings_may_lie_in_the_users_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mine.yaml").write_text("epochs: 3\n")
+    given = {}
+    monkeypatch.setattr("codanet.training.train_all", lambda recipe, output, **changes: given.update(changes) or [])
+    assert main(["digits", "--config=~/mine.yaml"]) == 0  # which no shell expands
+    assert given == {"epochs": 3}
+
+
 @pytest.mark.parametrize("seed", [2**53 + 1, 2**63 - 1])
 def test_whole_numbers_stay_what_they_are(seed):
     assert changed(Settings(), {"seed": seed}).seed == seed

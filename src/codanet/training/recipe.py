@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from .._support.extras import optional
@@ -57,7 +56,7 @@ def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
     with optional():
         import yaml
 
-    path = Path(path)
+    path = expanded(path)
     if not path.is_file():
         raise ValueError(f"{path} is not a file: give a YAML file of settings")
     try:
