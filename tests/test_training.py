@@ -2,6 +2,7 @@
 
 import functools
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -236,6 +237,19 @@ def test_stages_add_up(pictures, tmp_path, monkeypatch):
         train(
             pictures, tmp_path / "sixth", quiet=True, start=str(second.weights), **settings | {"model": "s_coda_r1_8"}
         )
+
+
+def test_what_was_learnt_from_is_not_held_out_of_a_folder_that_has_grown(pictures, tmp_path):
+    """With one picture more another fifth is drawn, by the same seed."""
+    place = shutil.copytree(pictures, tmp_path / "pictures")
+    settings = {"quiet": True, "epochs": 1, "model": "nano_coda", "image_size": 12, "threads": 1, "batch_size": 24}
+    first = train(place, tmp_path / "first", **settings)
+    shutil.copy(place / "top" / "0.png", place / "top" / "another.png")
+    for finished in (True, False):
+        if not finished:
+            first.weights.unlink()
+        with pytest.raises(ValueError, match=r"are not those that .*first was trained on.* into a folder val"):
+            train(place, tmp_path / "second", start=str(first.folder), **settings)
 
 
 def test_held_out_training_images_take_the_place_of_the_test_images(tmp_path):

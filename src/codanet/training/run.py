@@ -76,7 +76,8 @@ def _silence(line: str) -> None:
 
 def _provenance(recipe: str, module: Classification, result: Result) -> dict[str, Any]:
     settings = dataclasses.asdict(module.settings)
-    stages = [*module.stages, {"settings": settings, "epochs": result.epochs, "hours": round(result.hours, 3)}]
+    own = {"settings": settings, "epochs": result.epochs, "hours": round(result.hours, 3)}
+    stages = [*module.stages, own | {"data_checksum": module.data.checksum}]
     return {
         "recipe": recipe,
         "settings": settings,

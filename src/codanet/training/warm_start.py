@@ -23,7 +23,7 @@ class Start:
     """Where a stage begins."""
 
     weights: dict[str, torch.Tensor]
-    stages: tuple[dict[str, Any], ...]  # what was done before: settings, epochs and hours of each stage
+    stages: tuple[dict[str, Any], ...]  # what was done before: settings, epochs, hours and checksum of each stage
 
     @property
     def hours(self) -> float:
@@ -66,7 +66,12 @@ def unfinished(folder: Path) -> Start:
             for key, value in checkpoint["state_dict"].items()
             if key.startswith("model.")
         }
-        stage = {"settings": settings, "epochs": checkpoint["epoch"] + 1, "hours": checkpoint["seconds"] / 3600}
+        stage = {
+            "settings": settings,
+            "epochs": checkpoint["epoch"] + 1,
+            "hours": checkpoint["seconds"] / 3600,
+            "data_checksum": settings.get("data_checksum"),
+        }
         before = checkpoint.get("stages", [])
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         reason = error if isinstance(error, Damaged) else type(error).__name__
@@ -79,6 +84,7 @@ def _stage(provenance: dict[str, Any]) -> dict[str, Any]:
         "settings": provenance["settings"],
         "epochs": int(provenance["epochs"]),
         "hours": round(float(provenance["hours"]), 3),
+        "data_checksum": provenance.get("data_checksum"),  # of the training pictures; not known of older stages
     }
 
 
@@ -86,12 +92,20 @@ def check_unseen(start: Start, settings: Settings, data: ImageData) -> None:
     """Refuse to hold out for validation what an earlier stage has learnt from."""
     for stage in start.stages if data.drawn else ():
         before = stage["settings"] if isinstance(stage["settings"], Mapping) else {}
+        if _place(before.get("data")) != _place(settings.data):
+            continue
         seed, holdout = before.get("seed", settings.seed), before.get("holdout", 0)
         less = isinstance(holdout, int) and holdout < settings.holdout
-        if _place(before.get("data")) == _place(settings.data) and (less or seed != settings.seed):
+        if less or seed != settings.seed:
             raise ValueError(
                 f"{settings.start} was trained with seed {shown(seed)} and holdout {shown(holdout)} on images that "
                 f"seed {settings.seed} and holdout {settings.holdout} hold out for validation: choose the same"
+            )
+        if picture_folder(settings.data) and stage.get("data_checksum") not in (None, data.checksum):
+            raise ValueError(
+                f"the pictures in {settings.data} are not those that {settings.start} was trained on, so that it may "
+                "have learnt from what is held out for validation now: put those to validate with into a folder val, "
+                "beside train"
             )
 
 
