@@ -25,14 +25,6 @@ class Start:
     weights: dict[str, torch.Tensor]
     stages: tuple[dict[str, Any], ...]  # what was done before: settings, epochs, hours and checksum of each stage
 
-    @property
-    def hours(self) -> float:
-        return sum(stage["hours"] for stage in self.stages)
-
-    @property
-    def epochs(self) -> int:
-        return sum(stage["epochs"] for stage in self.stages)
-
 
 def read_start(place: str) -> Start:
     """From a run's folder, finished or not, or from weights: a file, or the name of a model of the package."""
