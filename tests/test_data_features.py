@@ -116,3 +116,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
 @pytest.mark.parametrize(("limit", "views"), [(0, 1), (36 * 10, 1), (36 * 20, 2), (36 * 39, 3), (10**9, 8)])
 def test_the_cache_is_bounded(limit, views):
     assert views_within(limit, 10, SHAPE, 8) == views
+
+
+def test_what_is_validated_with_counts_among_what_is_kept():
+    assert [views_within(36 * 40, 10, SHAPE, 8, others) for others in (0, 1, 10, 11, 100)] == [4, 3, 3, 2, 1]

@@ -31,9 +31,10 @@ DONE = 1 << 32  # added to the checksum of an entry that is there
 NUMBER = np.dtype(np.float16)
 
 
-def views_within(limit: int, pictures: int, shape: Sequence[int], wanted: int) -> int:
-    """As many views, up to `wanted` and at least one, as `limit` bytes hold."""
-    return max(1, min(wanted, limit // (pictures * int(np.prod(shape)) * NUMBER.itemsize)))
+def views_within(limit: int, pictures: int, shape: Sequence[int], wanted: int, others: int = 0) -> int:
+    """As many views of the pictures, up to `wanted` and at least one, as `limit` bytes hold beside one of `others`."""
+    kept = limit // (int(np.prod(shape)) * NUMBER.itemsize)
+    return max(1, min(wanted, (kept - others) // pictures))
 
 
 class FeatureCache:

@@ -118,7 +118,7 @@ def featured(model: HybridNet, data: ImageData, settings: Settings, folder: Path
     """
     parts = seam(model, settings.finetune)
     shape = parts.below(torch.zeros(1, 3, *data.image_size)).shape[1:]
-    views = views_within(LIMIT_BYTES, len(data.train), shape, settings.views)
+    views = views_within(LIMIT_BYTES, len(data.train), shape, settings.views, len(data.val))
     if views < settings.views and say:
         say(f"{views} of {settings.views} views are kept: more would take over {LIMIT_BYTES >> 30} GiB")
     made_of = {
