@@ -8,7 +8,7 @@ from torch import nn
 
 from codanet.models.efficientnet_lite import CUTS, efficientnet_lite0
 from codanet.models.feature_explanation import FeatureExplanation, spread
-from codanet.models.hybrid import HybridNet, UpTo, hybrid
+from codanet.models.hybrid import HybridNet, UpTo, head_layers, hybrid
 
 
 class Stranger(nn.Module):
@@ -169,6 +169,14 @@ def test_a_channel_that_says_nothing_stays_finite(stranger):
     assert model.encode_maps(maps).isfinite().all()
 
 
+@pytest.mark.parametrize("shape", [(5, 16, 8, 8), (1, 16, 1, 1)])
+def test_features_that_say_nothing_at_all_are_refused(stranger, shape):
+    model = small(stranger, "join")
+    with pytest.raises(ValueError, match="do not vary in any channel: calibrate on images that differ"):
+        model.calibrate(torch.ones(shape))
+    assert torch.equal(model.feature_scale, torch.ones(1, 16, 1, 1))
+
+
 def test_split_features_are_their_positive_and_negative_parts(stranger):
     signed, split = small(stranger, "join"), small(stranger, "join", encoding="split")
     images = torch.rand(2, 3, 32, 32)
@@ -238,6 +246,11 @@ def test_an_even_map_stays_even():
 def test_what_cannot_be_built_is_said(arguments, message):
     with pytest.raises(ValueError, match=message):
         hybrid(*arguments)
+
+
+def test_features_that_are_no_map_are_refused(stranger):
+    with pytest.raises(ValueError, match="layer 'features' gives dict: choose one that gives a map"):
+        HybridNet(stranger, head_layers(2), image_size=32)
 
 
 def test_a_layer_that_looks_like_an_image_is_refused():

@@ -198,10 +198,9 @@ class HybridNet(CoDANet):
         parameter = next(self.backbone.parameters(), self.dau_layers[0].A)
         blank = torch.zeros(1, self.image_channels, *self.image_size, dtype=parameter.dtype, device=parameter.device)
         maps = self.backbone(blank)
-        if maps.ndim != 4:
-            raise ValueError(
-                f"layer {self.layer!r} gives a tensor {list(maps.shape)}: choose one that gives a map [N, C, h, w]"
-            )
+        if not isinstance(maps, Tensor) or maps.ndim != 4:
+            what = f"a tensor {list(maps.shape)}" if isinstance(maps, Tensor) else type(maps).__name__
+            raise ValueError(f"layer {self.layer!r} gives {what}: choose one that gives a map [N, C, h, w]")
         return maps.shape[1], round(self.image_size[0] / maps.shape[2])
 
     def train(self, mode: bool = True) -> "HybridNet":
@@ -212,9 +211,14 @@ class HybridNet(CoDANet):
 
     @torch.no_grad()
     def calibrate(self, maps: Tensor) -> None:
-        """Take the spread of every channel from the backbone's maps [N, C, h, w] of training images."""
+        """Take the spread of every channel from the backbone's maps [N, C, h, w] of training images.
+
+        Raises ValueError if there is none in any of them.
+        """
         deviation = maps.double().std((0, 2, 3), keepdim=True)
         least = 1e-3 * deviation.mean()  # a channel that says nothing is not blown up
+        if not least > 0:
+            raise ValueError(f"maps {list(maps.shape)} do not vary in any channel: calibrate on images that differ")
         self.feature_scale.copy_(1 / (DEVIATIONS * deviation.clamp(min=least)))
 
     def maps(self, images: Tensor) -> Tensor:
