@@ -44,6 +44,7 @@ def png_claiming(width: int, height: int) -> bytes:
 def sentence(error: pytest.ExceptionInfo[DataError]) -> str:
     """Errors are one sentence, and carry nothing of a decoder's internals."""
     text = str(error.value)
+    assert not text[:1].isupper()
     assert not text.endswith(".")
     assert "\n" not in text
     assert ": " in text

@@ -174,7 +174,7 @@ def opened(source: Source, name: str | None = None) -> Iterator[tuple[Image.Imag
     """The picture with its header read and its limits checked, not yet decoded; and a name for error messages."""
     with ExitStack() as stack:
         if isinstance(source, Image.Image):
-            image, title = source, "The picture given"
+            image, title = source, "the picture given"
         else:
             stream, title = byte_stream(source, stack, name)
             try:
@@ -196,9 +196,9 @@ def byte_stream(
     if isinstance(source, str | os.PathLike):
         return file_stream(source, stack)
     if isinstance(source, bytes | bytearray | memoryview):
-        content, title = bytes(source), name or "The picture given as bytes"
+        content, title = bytes(source), name or "the picture given as bytes"
     elif hasattr(source, "read"):
-        content, title = source.read(MAX_BYTES + 1), "The picture given as a file object"
+        content, title = source.read(MAX_BYTES + 1), "the picture given as a file object"
         if not isinstance(content, bytes):
             raise DataError("the file object given holds text, not a picture: open the file in binary mode ('rb')")
     else:
