@@ -21,6 +21,7 @@ from codanet.models.architectures import USUAL_SIDE
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
 MAX_BYTES = 64 * 2**20
+JPEGS = ("JPEG", "MPO")  # the second with more pictures behind the first, as phones write them
 MAX_PIXELS = 50_000_000
 ALLOWED = "a PNG, JPEG, WebP, BMP or GIF file"
 
@@ -98,7 +99,7 @@ def decode(
         raise DataError(f"{channels} image channels were asked for, but pictures have 1 (grey) or 3 (RGB): pass either")
     with opened(source, name) as (image, title):
         try:
-            if hint is not None and image.format == "JPEG":
+            if hint is not None and image.format in JPEGS:
                 image.draft(image.mode, (2 * max(hint), 2 * max(hint)))
             image.load()
             turn = ORIENTATIONS.get(orientation(image))
