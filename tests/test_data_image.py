@@ -263,7 +263,8 @@ def test_byte_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_bad_settings() -> None:
-    for size in (0, -3, (8, 0), (1, 2, 3), 10**6):
+    assert read_image(gradient(), size=np.int64(8)).shape == (3, 8, 8)  # type: ignore[arg-type]
+    for size in (0, -3, (8, 0), (1, 2, 3), 10**6, 8.0, (8.9, 8)):
         with pytest.raises(DataError, match="size") as error:
             read_image(gradient(), size=size)  # type: ignore[arg-type]
         sentence(error)

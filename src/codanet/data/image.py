@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from io import BytesIO
+from numbers import Integral
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -20,8 +21,8 @@ from codanet._support.messages import reason
 from codanet.models.architectures import USUAL_SIDE
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
-MAX_BYTES = 64 * 2**20
 JPEGS = ("JPEG", "MPO")  # the second with more pictures behind the first, as phones write them
+MAX_BYTES = 64 * 2**20
 MAX_PIXELS = 50_000_000
 ALLOWED = "a PNG, JPEG, WebP, BMP or GIF file"
 
@@ -161,10 +162,11 @@ def to_image(tensor: Tensor) -> Image.Image:
 
 def size_pair(size: int | tuple[int, int]) -> tuple[int, int]:
     """`size` as (H, W), checked."""
-    pair = (size, size) if isinstance(size, int) else tuple(size)
-    if len(pair) != 2 or any(side < 1 for side in pair) or pair[0] * pair[1] > MAX_PIXELS:
+    pair = tuple(size) if isinstance(size, Sequence) else (size, size)
+    whole = all(isinstance(side, Integral) and side >= 1 for side in pair)
+    if len(pair) != 2 or not whole or pair[0] * pair[1] > MAX_PIXELS:
         raise DataError(
-            f"image size {size!r} is not allowed: pass one side or (height, width), each at least 1, "
+            f"image size {size!r} is not allowed: pass one side or (height, width), whole numbers of at least 1, "
             f"of at most {MAX_PIXELS // 10**6} million pixels"
         )
     return int(pair[0]), int(pair[1])
