@@ -66,12 +66,12 @@ def read_annotations(folder: Path, numbers: dict[str, int]) -> Listing:
     paths, labels, boxes = [], [], []
     for line in read_lines(path):
         fields = line.split()
-        if len(fields) != 6 or fields[1] not in numbers or "/" in fields[0] or not all(map(str.isdigit, fields[2:])):
+        if len(fields) != 6 or fields[1] not in numbers or "/" in fields[0] or not all(map(str.isdecimal, fields[2:])):
             raise DataError(f"'{path}' has a line that is not 'file wnid x y x y' ({line!r}): {LAYOUT}")
         paths.append(folder / "val" / "images" / fields[0])
         labels.append(numbers[fields[1]])
         boxes.append([float(value) for value in fields[2:]])
-    return Listing(paths, torch.tensor(labels, dtype=torch.int64), torch.tensor(boxes))
+    return Listing(paths, torch.tensor(labels, dtype=torch.int64), torch.tensor(boxes).view(-1, 4))
 
 
 def read_lines(path: Path) -> list[str]:
