@@ -226,6 +226,17 @@ def test_recipe_files(tmp_path):
     assert load_recipe(tmp_path).settings.data == str(tmp_path)
 
 
+def test_a_sweep_comes_with_its_base_unless_its_setting_has_a_value(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("base: ablation-temperature\nepochs: 3\n")
+    assert load_recipe(file).sweep == load_recipe("ablation-temperature").sweep
+    assert {settings.epochs for _, settings in load_recipe(file).runs()} == {3}
+    file.write_text("base: ablation-temperature\ntemperature: 50\n")
+    assert [settings.temperature for _, settings in load_recipe(file).runs()] == [50]
+    file.write_text("base: ablation-temperature\nsweep: {seed: [0, 1]}\n")
+    assert [settings.seed for _, settings in load_recipe(file).runs()] == [0, 1]
+
+
 def test_a_file_of_settings_may_lie_in_the_users_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "mine.yaml").write_text("epochs: 3\n")

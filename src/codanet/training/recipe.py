@@ -95,15 +95,13 @@ def load_recipe(name: str | os.PathLike[str], _above: tuple[str, ...] = (), *, b
 
 def _recipe(name: str, entries: dict[str, Any], above: tuple[str, ...]) -> Recipe:
     base, about, sweep = (entries.pop(key, None) for key in RECIPE_ONLY)
-    start = load_recipe(base, above).settings if base else Settings()
-    settings = changed(start, entries)
-    if sweep is not None:
-        if not isinstance(sweep, Mapping) or len(sweep) != 1 or not all(isinstance(v, list) for v in sweep.values()):
-            raise ValueError(
-                f"sweep in recipe {name!r} is {shown(sweep)}: it must be one setting with a list of values"
-            )
-        ((key, values),) = known_entries(sweep, f"the sweep of {name!r}").items()
-        if not 1 <= len(values) <= MOST_RUNS:
-            raise ValueError(f"the sweep of {name!r} has {len(values)} values of {key}: give from 1 to {MOST_RUNS}")
-        return Recipe(name, settings, (key, tuple(values)), about or "")
-    return Recipe(name, settings, None, about or "")
+    start = load_recipe(base, above) if base else Recipe(name, Settings())
+    settings = changed(start.settings, entries)
+    if sweep is None:  # the base's, unless its setting has a value here
+        return Recipe(name, settings, None if start.sweep and start.sweep[0] in entries else start.sweep, about or "")
+    if not isinstance(sweep, Mapping) or len(sweep) != 1 or not all(isinstance(v, list) for v in sweep.values()):
+        raise ValueError(f"sweep in recipe {name!r} is {shown(sweep)}: it must be one setting with a list of values")
+    ((key, values),) = known_entries(sweep, f"the sweep of {name!r}").items()
+    if not 1 <= len(values) <= MOST_RUNS:
+        raise ValueError(f"the sweep of {name!r} has {len(values)} values of {key}: give from 1 to {MOST_RUNS}")
+    return Recipe(name, settings, (key, tuple(values)), about or "")
