@@ -62,6 +62,7 @@ class Pictures:
                 return readable[:count]
         if number is not None or not readable:
             raise ValueError(
-                f"{number or count} images are asked for and only {len(readable)} of {len(self)} can be read"
+                f"{number or count} images are asked for and only {len(readable)} of {len(self)} can be read: ask for "
+                "fewer, or replace the damaged ones"
             )
         return readable

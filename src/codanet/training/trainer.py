@@ -74,4 +74,7 @@ def make_trainer(
         )
     except MisconfigurationException as error:
         reason = str(error).split(". ")[0]
-        raise ValueError(f"{settings.devices} x {settings.accelerator} cannot be used here ({reason})") from None
+        raise ValueError(
+            f"{settings.devices} x {settings.accelerator} cannot be used here ({reason}): choose another accelerator, "
+            "or fewer devices"
+        ) from None
