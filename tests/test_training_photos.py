@@ -1,5 +1,6 @@
 """From a folder of photographs to an explained classifier on a backbone; a small one stands for the real one."""
 
+import dataclasses
 import json
 import shutil
 
@@ -24,6 +25,7 @@ from codanet.report import report
 from codanet.training import photos, train
 from codanet.training import run as run_module
 from codanet.training.callbacks import Checkpoints
+from codanet.training.preparation import images_of
 from codanet.training.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -273,6 +275,19 @@ def test_a_data_set_goes_before_a_folder_of_its_name(folder, tmp_path, monkeypat
     shutil.copytree(folder, tmp_path / "digits")
     with pytest.raises(ValueError, match="digits is grey, but little takes RGB"):
         trained(folder, tmp_path / "run", data="digits")
+
+
+def test_the_same_photograph_on_both_sides_of_a_holdout_is_a_leak(folder, tmp_path, recwarn):
+    shutil.copytree(folder, tmp_path / "val")
+    for name, colour in COLOURS.items():
+        for index in range(12):
+            photograph(tmp_path / "train" / name / f"{index}.png", colour, 1000 + index)
+            photograph(tmp_path / "train" / name / f"{index} again.png", colour, 1000 + index)
+    settings = Settings(data=str(tmp_path), backbone="little")
+    images_of(settings)
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match=r"validation photographs are among the training ones as well .*flattered"):
+        images_of(dataclasses.replace(settings, holdout=6))
 
 
 def test_held_out_photographs_are_measured_as_they_were_held_out(folder, tmp_path):

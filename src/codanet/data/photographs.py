@@ -46,9 +46,8 @@ def load_photographs(root: Path, *, side: int = USUAL_SIDE, size: int | Size | N
     if not val.paths:
         raise DataError(f"'{root}' has no readable picture to validate with: {LAYOUT}")
     _warn_of_few(train, classes)
-    _warn_of_leaks(train, val, root)
     shape = size_pair(size) if size else usual_shape(sizes, side)
-    return ImageData(
+    data = ImageData(
         root.resolve().name,
         classes,
         FolderSplit(train.paths, train.labels, shape),
@@ -59,6 +58,8 @@ def load_photographs(root: Path, *, side: int = USUAL_SIDE, size: int | Size | N
         skipped,
         drawn=split_folders(root)[1] is None,
     )
+    warn_of_leaks(data, root)
+    return data
 
 
 def usual_shape(sizes: list[Size], side: int) -> Size:
@@ -82,14 +83,16 @@ def _warn_of_few(train: Listing, classes: tuple[str, ...]) -> None:
         )
 
 
-def _warn_of_leaks(train: Listing, val: Listing, root: Path) -> None:
+def warn_of_leaks(data: ImageData, root: Path) -> None:
     """Files of the same content in both parts: what is remembered would count as recognised."""
+    if not (isinstance(data.train, FolderSplit) and isinstance(data.val, FolderSplit)):
+        return
     by_size: dict[int, list[Path]] = defaultdict(list)
-    for path in train.paths:
+    for path in map(Path, data.train.paths):
         by_size[path.stat().st_size].append(path)
     contents: dict[int, dict[bytes, Path]] = {}
     pairs = []
-    for path in val.paths:
+    for path in map(Path, data.val.paths):
         size = path.stat().st_size
         if size not in by_size:
             continue

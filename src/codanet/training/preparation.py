@@ -11,6 +11,7 @@ import torch
 from .._support.limits import read_json
 from ..data import ImageData, held_out, load_data, picture_folder
 from ..data.augmentation import augmentation
+from ..data.photographs import warn_of_leaks
 from ..models.network import CoDANet
 from ..models.peers import PEERS, create_peer
 from ..models.zoo import create_model
@@ -101,6 +102,8 @@ def images_of(settings: Settings) -> ImageData:
         )
     if settings.holdout:
         data = held_out(data, settings.holdout, settings.seed)
+        if folder := picture_folder(settings.data):
+            warn_of_leaks(data, folder)
     processes = settings.devices * settings.nodes
     if len(data.train) < processes:
         raise ValueError(
