@@ -278,6 +278,22 @@ def test_none_is_a_word_where_a_setting_cannot_be_left_out(setting, word, value,
     assert given == {setting.replace("-", "_"): value}
 
 
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (["--recompute", "digits"], True),
+        (["digits", "--recompute"], True),
+        (["--recompute", "no", "digits"], False),
+        (["--recompute=no", "digits"], False),
+    ],
+)
+def test_a_switch_leaves_the_recipe_behind_it_alone(words, value, monkeypatch):
+    given = {}
+    monkeypatch.setattr("codanet.training.train_all", lambda recipe, output, **changes: given.update(changes) or [])
+    assert main(words) == 0
+    assert given == {"recompute": value}
+
+
 def test_models_of_recipes_exist():
     for name in list_recipes():
         for _, settings in load_recipe(name).runs():

@@ -54,7 +54,7 @@ def setting_help() -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    parsed = parser().parse([_hyphenated(word) for word in arguments])
+    parsed = parser().parse(_saying_yes([_hyphenated(word) for word in arguments]))
     changes: dict[str, Any] = read_settings(parsed.config) if parsed.config else {}
     changes.pop("about", None)
     if wrong := changes.keys() & set(RECIPE_ONLY):
@@ -91,6 +91,13 @@ def _said(value: str, kinds: tuple[type, ...]) -> Any:
     """What a word stands for; where a setting must have a value, none is an ordinary word: --augmentation none."""
     meant = WORDS.get(value.lower(), value)
     return value if meant is None and NoneType not in kinds else meant
+
+
+def _saying_yes(words: list[str]) -> list[str]:
+    """--finetune photos/ as --finetune=true photos/: what is neither yes nor no is no value of such a setting."""
+    switches = {f"--{name.replace('_', '-')}" for name, kinds in field_types(Settings).items() if bool in kinds}
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    return [f"{word}=true" if word in switches and after.lower() not in WORDS else word for word, after in pairs]
 
 
 def _hyphenated(word: str) -> str:
