@@ -46,7 +46,7 @@ class Results:
         raise ValueError(f"there is no {metric} of {method or 'the model'} on {model}: it was not measured")
 
     def cells(self) -> list[tuple[str, ...]]:
-        """The table as words, the best mean of each metric and model marked with a star."""
+        """The table as words, the best mean of each metric and model marked with a star, several if they are equal."""
         return table.cells(self.rows)
 
     @property
