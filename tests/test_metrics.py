@@ -302,6 +302,20 @@ def test_predictions():
         predict(Colours(), Pictures(MemorySplit(pictures.split.images, labels)))
 
 
+def test_logits_that_hold_nan_are_no_prediction():
+    """argmax would call NaN the first class, and a ruined network right on every image of it."""
+
+    class Ruined(Colours):
+        def forward(self, images):
+            logits = super().forward(images)
+            return torch.where(torch.arange(len(images))[:, None] < 10, logits * torch.nan, logits)
+
+    scores = predict(Ruined(), coloured(50)).scores()
+    assert (scores.failed, scores.mean) == (10, 1)
+    assert scores.reasons == {"the logits hold NaN": 10}
+    assert sum(map(len, confident_images(scores).values())) <= 40
+
+
 def test_a_model_of_other_kind_has_no_contributions():
     with pytest.raises(ValueError, match="made by a CoDANet, and Light is not one: choose one of grad"):
         removal(Light(), torch.rand(1, 1, 4, 4), torch.zeros(1).long(), contributions)
