@@ -71,13 +71,13 @@ class Results:
         told = table.words(self.rows)
         for key, scores in self.scores.items():
             if "chance" in scores.extras:
-                chance = float(scores.extras["chance"].double().mean())
+                chance = float(scores.extras["chance"].double().nanmean())
                 told.append(f"The boxes cover {chance:.3f} of the images on average: the chance level ({key[0]}).")
             if "outside" in scores.extras:
                 words = f"{find_metric(key[2]).title} of {method_title(key[1])} on {key[0]}"
                 told.append(
                     f"{words}: outside of the explained cell the largest |attribution| is "
-                    f"{float(scores.extras['outside'].double().max()):.2g} of the largest anywhere."
+                    f"{_outside(scores):.2g} of the largest anywhere."
                 )
         told = list(dict.fromkeys(told))
         if any(not math.isnan(row.seconds_per_map) for row in self.rows):
@@ -97,9 +97,9 @@ class Results:
                 line["points"] = [round(point, 6) for point in scores.points.tolist()]
                 line["curve"] = [round(value, 6) for value in scores.curve().tolist()]
             if "chance" in scores.extras:
-                line["chance"] = float(scores.extras["chance"].double().mean())
+                line["chance"] = float(scores.extras["chance"].double().nanmean())
             if "outside" in scores.extras:
-                line["outside"] = float(scores.extras["outside"].double().max())
+                line["outside"] = _outside(scores)
             rows.append(line)
         return {"provenance": self.provenance, "remarks": list(self.remarks), "rows": _finite(rows)}
 
@@ -138,6 +138,12 @@ def rows_of(
             )
         )
     return tuple(rows)
+
+
+def _outside(scores: Scores) -> float:
+    """The largest of the maps that did not fail; NaN if all did."""
+    values = scores.extras["outside"].double()
+    return float(values[~values.isnan()].amax()) if not values.isnan().all() else math.nan
 
 
 def _finite(value: Any) -> Any:
