@@ -183,6 +183,14 @@ def test_failed_samples_are_in_the_table(tmp_path):
     assert "none – none" in results.markdown()
 
 
+def test_a_sanity_check_that_cannot_be_made_is_left_out(tmp_path):
+    results = evaluate(
+        {"m": Colours()}, planted(), {"own": own}, ["deletion", "sanity"], tmp_path, images=8, quiet=True
+    )
+    assert [row.metric for row in results.rows] == ["deletion"]
+    assert "no layer of this Colours can be re-initialised" in results.remarks[0]
+
+
 def test_a_metric_of_ones_own_is_one_entry(tmp_path):
     """Registered, it is measured, resumed, tabled and ranked like any other."""
 

@@ -15,6 +15,7 @@ from codanet.data.pictures import Pictures
 from codanet.evaluation.records import Record, _decoded, _encoded
 from codanet.metrics import (
     METRICS,
+    DoesNotFit,
     Scores,
     box_share,
     choose_metrics,
@@ -128,8 +129,17 @@ def test_layers_from_the_output_in_few_groups():
     assert names[0] == "linear"
     assert names[-2:] == ["conv1", "bn1"]  # a normalisation with the layer before it
     assert len(names) == len(set(names)) == 39
-    with pytest.raises(ValueError, match="no layer of this Light can be re-initialised"):
+    with pytest.raises(DoesNotFit, match="no layer of this Light can be re-initialised"):
         layer_groups(Light())
+
+
+def test_no_layer_stays_trained_in_the_sanity_check():
+    """torch's attention has no reset_parameters(): the maps would be compared while it is what it was."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.MultiheadAttention(8, 2))
+    with pytest.raises(DoesNotFit, match="1 of this Sequential has parameters but no reset_parameters"):
+        layer_groups(model)
+    with pytest.raises(DoesNotFit, match="the whole of this MultiheadAttention has parameters"):
+        layer_groups(model[1])
 
 
 def test_similarities_of_known_maps():
