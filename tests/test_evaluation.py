@@ -414,6 +414,20 @@ def test_sure_images_keep_their_order_on_disk(tmp_path):
     assert predictions.confident_images(read) == {0: [3, 2, 1, 0, 4]}
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"mean": "high"}, {"mean": None}, {"q75": "0.6"}, {"q25": [0.1, 0.2]}, {"median": float("nan")}, {"curve": 0.5}],
+)
+def test_published_figures_that_cannot_be_drawn_are_refused_before_any_work(changes, tmp_path):
+    path, entry = tmp_path / "published.json", {"mean": 0.5, "q25": 0.4, "median": 0.5, "q75": 0.6, "curve": [1, 0.9]}
+    for given in (entry, {**entry, **changes}):
+        path.write_text(json.dumps({kind: {"T=4": {"CoDA": given}} for kind in ("localisation", "pixel_removal")}))
+        if given is entry:
+            assert Published.read(path).figures["localisation"]["T=4"]["CoDA"] == entry
+    with pytest.raises(ValueError, match="published.json is not a file of published figures"):
+        Published.read(path)
+
+
 def test_published_occlusion_stands_beside_windows_of_its_own_width():
     entry = {"mean": 0.5, "q25": 0.4, "median": 0.5, "q75": 0.6}
     published = Published(

@@ -24,7 +24,7 @@ NAMES = {  # what the file calls the methods
 # The published code covers windows of K - 1 pixels: its Occ5 is a window of 4x4, its Occ9 one of 8x8, stride 2.
 OCCLUSIONS = {Occlusion(4, 2): "Occ5", Occlusion(8, 2): "Occ9"}
 KINDS = {"localisation": "localisation", "removal-least": "pixel_removal"}  # what it calls the metrics
-NEEDED = {"localisation": ("q25", "median", "q75"), "pixel_removal": ("curve",)}
+NEEDED = {"localisation": {"q25": 0, "median": 0, "q75": 0}, "pixel_removal": {"curve": 1}}  # and their dimensions
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,11 @@ class Published:
             for kind, needed in NEEDED.items():
                 for methods in figures[kind].values():
                     for entry in methods.values():
-                        for name in needed:
-                            np.asarray(entry[name], dtype=float)
+                        _check(entry, needed)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{path} is not a file of published figures ({type(error).__name__}): it needs localisation and "
-                "pixel_removal, each by temperature and method"
+                "pixel_removal, each by temperature and method, with finite numbers"
             ) from None
         return cls({kind: figures[kind] for kind in NEEDED})
 
@@ -66,6 +65,14 @@ class Published:
     def mean(self, metric: str, model: nn.Module | None, method: str) -> float:
         """NaN if it was not published."""
         return float((self.entry(metric, model, method) or {}).get("mean", np.nan))
+
+
+def _check(entry: dict[str, Any], needed: dict[str, int]) -> None:
+    """A ValueError, KeyError or TypeError for what could not be drawn or written beside what is measured."""
+    for name, dimensions in (needed | ({"mean": 0} if "mean" in entry else {})).items():
+        values = np.asarray(entry[name])
+        if values.dtype.kind not in "if" or values.ndim != dimensions or not np.isfinite(values).all():
+            raise ValueError(name)
 
 
 def _as_published(method: str) -> str:
