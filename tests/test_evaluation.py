@@ -428,10 +428,10 @@ def test_published_figures_that_cannot_be_drawn_are_refused_before_any_work(chan
         Published.read(path)
 
 
-def test_published_occlusion_stands_beside_windows_of_its_own_width():
+def test_published_figures_stand_beside_the_methods_that_they_are_of():
     entry = {"mean": 0.5, "q25": 0.4, "median": 0.5, "q75": 0.6}
     published = Published(
-        {"localisation": {"T=4": {"Occ5": entry, "Occ9": {**entry, "mean": 0.75}}}, "pixel_removal": {}}
+        {"localisation": {"T=4": {"Occ5": entry, "Occ9": {**entry, "mean": 0.75}, "GCam": entry}}, "pixel_removal": {}}
     )
     model = CoDANet([Layer(3, 2)], image_size=8, temperature=4)
     means = {
@@ -440,3 +440,5 @@ def test_published_occlusion_stands_beside_windows_of_its_own_width():
     }
     assert list(means.values())[:2] == [0.5, 0.75]
     assert all(np.isnan(list(means.values())[2:]))
+    for name, mean in (("gradcam", 0.5), ("gradcam:interpolation=nearest", 0.5), ("gradcam:layer=layers.0", np.nan)):
+        assert published.mean("localisation", model, name) == pytest.approx(mean, nan_ok=True)

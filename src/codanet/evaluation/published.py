@@ -9,7 +9,7 @@ import numpy as np
 from torch import nn
 
 from .._support.limits import read_json
-from ..attribution import MethodSpec, Occlusion
+from ..attribution import GradCam, MethodSpec, Occlusion
 from ..attribution.task import InputSettings
 from ..models.network import CoDANet
 
@@ -76,12 +76,17 @@ def _check(entry: dict[str, Any], needed: dict[str, int]) -> None:
 
 
 def _as_published(method: str) -> str:
-    """What the file calls a method with the settings of its figures, in either space: there it is that of the image."""
+    """What the file calls a method with the settings of its figures.
+
+    In either space, though there it is that of the image, and GradCAM enlarged either way, though there by nearest
+    neighbours.
+    """
     spec = MethodSpec.find(method)
     if spec is None:
         return ""
     settings = spec.settings
     settings = replace(settings, space="encoded") if isinstance(settings, InputSettings) else settings
+    settings = replace(settings, interpolation="bilinear") if isinstance(settings, GradCam) else settings
     if isinstance(settings, Occlusion):
         return OCCLUSIONS.get(settings, "")
     return NAMES.get(spec.method.name, "") if settings == spec.method.settings else ""
