@@ -11,6 +11,7 @@ from PIL import Image
 from torch import nn
 
 from codanet._support.crew import Place, crew_in
+from codanet.attribution import Registered, settings_of
 from codanet.cli import main
 from codanet.data import ImageData, MemorySplit, load_data
 from codanet.data.split import FolderSplit
@@ -155,6 +156,20 @@ def test_more_may_be_added_but_other_settings_are_refused(tmp_path):
     (tmp_path / "settings.json").write_text("{")
     with pytest.raises(ValueError, match=r"settings.json is damaged"):
         evaluate({"colours": model}, data, {"own": own}, ["removal-least"], tmp_path, images=20)
+
+
+def test_what_stands_under_the_name_of_a_function_is_said(tmp_path):
+    """Whether a function is the one that was measured before cannot be known; of a registered method it can."""
+    grad = Registered(settings_of("grad"))
+    asked = {"metrics": ["deletion"], "images": 16, "quiet": True}
+
+    def remarks(methods):
+        return evaluate({"m": Colours()}, planted(), methods, output=tmp_path, **asked).remarks
+
+    assert remarks({"mine": own, "grad": grad, "ixg": grad}) == ()
+    again = remarks({"mine": flat, "grad": grad, "ixg": grad})
+    assert [words.split(" is known by its name alone")[0] for words in again] == ["mine", "ixg"]
+    assert len(remarks({"mine": flat, "other": flat})) == 1
 
 
 def test_failed_samples_are_in_the_table(tmp_path):

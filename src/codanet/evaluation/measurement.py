@@ -31,7 +31,7 @@ from ..models.classifier import baseline, network_input
 from ..models.hybrid import HybridNet
 from ..models.network import bare
 from ..models.self_explaining import SelfExplaining, encodes
-from .methods import Timed, fits
+from .methods import Timed, fits, says_all
 from .records import Key, Record, Records
 from .sanity_maps import keep_sanity_maps
 
@@ -91,7 +91,7 @@ class Measurement:
 
     def make(self) -> list[Key]:
         """Cheap things that may show a mistake first: predictions of all models, then their grids, then maps."""
-        metrics = [find_metric(name) for name in self.plan.metrics]
+        metrics, before = [find_metric(name) for name in self.plan.metrics], set(self.records.found)
         wanted = {need: [metric for metric in metrics if metric.needs == need] for need in get_args(Need)}
         predictions = {metric.name: metric for metric in wanted["predictions"]}
         if wanted["grids"]:  # which are made of the images that the model is sure of
@@ -116,6 +116,13 @@ class Measurement:
                     if (own := grids[label, metric.name]) is not None
                 ]
                 stages += [self._on_method(label, name, method, metric) for metric in wanted["method"]]
+        for name, method in self.plan.methods.items():
+            measured = {key for stage in stages for key in stage.keys if key[1] == name}
+            if measured & before and not says_all(name, method, self.plan.seed):
+                self.remark(
+                    f"{name} is known by its name alone: what was measured under it before stands, so choose another "
+                    "folder if it has changed since."
+                )
         for wait in (False, True):  # first all that nobody is at, then what others have left
             for stage in stages:
                 self._do(stage, wait=wait)

@@ -61,7 +61,8 @@ def evaluate(
 
     The folder `output` gets records.jsonl as the work goes on, and in the end results.json, table.md and pictures.
     Started again with the same settings, a stopped run goes on where it stopped; methods, metrics and models may be
-    added. Started by torchrun or SLURM, on one machine or on several with a shared folder, the processes share the work
+    added. A function or a metric of your own is known by its name: what was measured under it is not measured again.
+    Started by torchrun or SLURM, on one machine or on several with a shared folder, the processes share the work
     out; the first writes the results, which are those of a single process.
 
     Args:
