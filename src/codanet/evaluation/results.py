@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from .._support.files import replacing
+from .._support.numbers import for_json
 from ..attribution import method_title
 from ..metrics import Scores, find_metric
 from . import table
@@ -101,7 +102,7 @@ class Results:
             if "outside" in scores.extras:
                 line["outside"] = _outside(scores)
             rows.append(line)
-        return {"provenance": self.provenance, "remarks": list(self.remarks), "rows": _finite(rows)}
+        return {"provenance": self.provenance, "remarks": list(self.remarks), "rows": for_json(rows)}
 
     def write(self) -> None:
         """results.json and table.md, each whole or not at all."""
@@ -144,12 +145,3 @@ def _outside(scores: Scores) -> float:
     """The largest of the maps that did not fail; NaN if all did."""
     values = scores.extras["outside"].double()
     return float(values[~values.isnan()].amax()) if not values.isnan().all() else math.nan
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN: null."""
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
