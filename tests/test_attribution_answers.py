@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from skimage.transform import resize
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from classifiers import CLASSES, MODELS, SIZE, close, cnn, coda, made, pictures, resnet, settings
+from classifiers import CLASSES, MODELS, SIZE, Light, close, cnn, coda, made, pictures, resnet, settings
 from codanet import CoDANet
 from codanet.attribution import (
     DeepLift,
@@ -288,6 +289,24 @@ class OnePixel(nn.Module):
     def forward(self, images):
         probability = 0.2 + 0.6 * images[:, 0, 5, 20]
         return torch.stack([probability.log(), (1 - probability).log()], 1)
+
+
+def test_many_masks_of_rise_take_a_byte_a_cell():
+    """Of each of 32x32 cells; a million masks are a GB, as the limits say."""
+    largest = 0
+
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            nonlocal largest
+            result = func(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor):
+                largest = max(largest, result.numel() * result.element_size())
+            return result
+
+    settings, image = Rise(masks=20_000, cells=32), torch.rand(1, 3, 8, 8)
+    with Sizes():
+        attribute(Light(), image, [0], settings)
+    assert largest <= settings.masks * settings.cells**2
 
 
 def test_rise_converges_to_its_expectation():
