@@ -24,6 +24,7 @@ from codanet.attribution import (
     Rise,
     attribute,
 )
+from codanet.attribution.task import prepare
 from codanet.models.network import Layer
 
 
@@ -350,6 +351,14 @@ def test_lime_finds_the_planted_segments():
     assert (one[:12, 12:] == right).all()
     against = attribute(Quadrant(), image, 1, settings)[0]  # both speak against class 1, and are not shown
     assert against.max() < 0.02
+
+
+@pytest.mark.filterwarnings("error")
+def test_lime_takes_a_picture_of_one_colour_that_is_none():
+    """Normalised to -1 all over: there is nothing to divide by."""
+    task = prepare(Light(), torch.full((1, 3, 16, 16), -1.0), 0)
+    dark = prepare(Light(), torch.zeros(1, 3, 16, 16), 0)
+    assert torch.equal(Lime()._segments(task, task.inputs), Lime()._segments(dark, dark.inputs))
 
 
 def test_lime_hides_a_segment_in_its_mean_colour():
