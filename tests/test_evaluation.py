@@ -241,6 +241,25 @@ def test_a_metric_of_ones_own_is_one_entry(tmp_path):
         METRICS.pop("light", None)
 
 
+def test_a_metric_of_ones_own_may_take_all_grids_and_call_its_scores_anything(tmp_path):
+    def cells(given):
+        return Scores("another name", torch.ones(4 * len(given.grids)).double(), ("",) * 4 * len(given.grids), unit=4)
+
+    def light(given):
+        return Scores("yet another", torch.ones(len(given.indices)).double(), ("",) * len(given.indices))
+
+    try:
+        register_metric(Metric("cells", "Cells", True, "one for every cell", "grids", cells, unit="grids", n=None))
+        register_metric(Metric("light", "Light", True, "one for every image", "predictions", light, n=None))
+        asked = {"metrics": ["cells", "light"], "output": tmp_path, "grid_size": 2, "quiet": True}
+        results = evaluate({"m": Colours()}, planted(), {"own": own}, **asked)
+        assert (results.row("m", "own", "cells").units, results.remarks) == (30, ())  # of 120 images
+        assert results.row("m", "", "light").n == 120
+    finally:
+        METRICS.pop("cells", None)
+        METRICS.pop("light", None)
+
+
 def test_every_metric_on_grids_has_as_many_as_it_usually_has(tmp_path, monkeypatch):
     """Whichever is named first, and whichever is added to the folder later."""
     monkeypatch.setitem(METRICS, "localisation", replace(METRICS["localisation"], n_elsewhere=7))

@@ -6,7 +6,7 @@ on disk, and does what nobody else is working on.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, get_args
 
@@ -179,7 +179,7 @@ class Measurement:
         if key in self.refused:
             return []
         try:
-            return [metric.run(sample)]
+            return [replace(metric.run(sample), metric=metric.name)]  # whatever a metric of one's own calls itself
         except DoesNotFit as error:
             self.refused.add(key)
             self.remark(f"{error}, {key[0]}, {method_title(key[1])}: it is left out.")
@@ -193,7 +193,7 @@ class Measurement:
 
         def run(start: int, stop: int) -> list[Record]:
             began = time.perf_counter()
-            scores = metric.run(self._sample(label, indices=range(start, stop)))
+            scores = replace(metric.run(self._sample(label, indices=range(start, stop))), metric=metric.name)
             return [Record(label, "", start, scores, elapsed=time.perf_counter() - began)]
 
         return Stage(title, ((label, "", metric.name),), len(self.pictures[label]), PREDICTIONS, run)
@@ -211,8 +211,9 @@ class Measurement:
         size = self.plan.grid_size or (3 if len(self.data.classes) >= 9 else 2)
         if self.plan.grids is not None:
             return make_grids(confident, self.plan.grids, size, seed=self.plan.seed)
-        wanted = metric.usual_number(self.data.name) or 0
         possible = possible_grids([len(images) for images in confident.values()], size * size)
+        usual = metric.usual_number(self.data.name)
+        wanted = possible if usual is None else usual
         if possible < wanted:
             self.remark(
                 f"{label} classifies {sum(map(len, confident.values()))} images of {len(confident)} classes "
