@@ -241,3 +241,10 @@ def test_road_falls_when_the_right_pixels_go_first():
     assert good.extras["curve"].shape == (2, 9)
     np.testing.assert_allclose(good.points, np.arange(1, 10) / 10)
     assert torch.equal(road(Corner(), images, torch.zeros(2).long(), right).values, good.values)
+
+
+def test_road_takes_no_images_that_were_normalised():
+    """It would cut them off at 0 and 1, the pixels that stay among them."""
+    for images in (torch.full((1, 3, 4, 4), -0.5), torch.full((1, 3, 4, 4), 1.5), torch.full((1, 3, 4, 4), torch.nan)):
+        with pytest.raises(ValueError, match=r"ROAD fills in pixels in \[0, 1\]"):
+            road(coda(), images, torch.zeros(1).long(), torch.rand(1, 4, 4))
