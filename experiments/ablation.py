@@ -165,7 +165,8 @@ def draw(runs: Sequence[Run], data: ImageData, title: str, varied: str) -> Figur
             upper.plot([place, place], [low, high], color=RED, lw=1.2)
     points = [(place, run.localisation.mean) for place, run in zip(places, runs, strict=True) if run.localisation]
     line = "-" if len(runs) > 2 else ""  # two cases are no trend
-    upper.plot(*zip(*points, strict=True), f"o{line}", color=RED, ms=4, lw=1)
+    if points:  # else no network is sure of enough images
+        upper.plot(*zip(*points, strict=True), f"o{line}", color=RED, ms=4, lw=1)
     upper.set_ylim(0, 1)
     plain(lower, "accuracy on the test images (standard error)", varied, "")
     shares = [run.predictions.mean for run in runs]

@@ -16,6 +16,7 @@ import argparse
 import json
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -27,6 +28,7 @@ from torch.nn.functional import interpolate
 
 import codanet
 from codanet._support.files import replacing
+from codanet._support.messages import nearest
 from codanet.attribution import Registered, settings_of
 from codanet.data import batches, load_data
 from codanet.data.augmentation import augmentation
@@ -210,18 +212,27 @@ def picture(rows: list[dict[str, Any]]) -> Figure:
     return figure
 
 
-def main() -> None:
+def chosen(names: str) -> list[str]:
+    """The networks of a comma-separated list; an argparse error for one that is not known, before any is trained."""
+    found = names.split(",")
+    for name in found:
+        if name not in NETWORKS:
+            raise argparse.ArgumentTypeError(f"unknown network {name!r}{nearest(name, NETWORKS)}")
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30.0, help="of training, for each network (30)")
-    parser.add_argument("--networks", default=",".join(NETWORKS), help="default: %(default)s")
+    parser.add_argument("--networks", type=chosen, default=",".join(NETWORKS), help="default: %(default)s")
     parser.add_argument("--grids", type=int, default=50)
     parser.add_argument("--images", type=int, default=256, help="for pixel removal (256)")
     parser.add_argument("--output", type=Path, default=Path("figures"))
     parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     data = held_out(load_data("cifar10"), HOLDOUT, 0)
-    for name in options.networks.split(","):
+    for name in options.networks:
         folder = options.output / "peers" / f"{name}-{options.minutes:g}-minutes"
         folder.mkdir(parents=True, exist_ok=True)
         weights, progress = trained(name, data, folder, 60 * options.minutes)

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from skimage.transform import resize
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from classifiers import CLASSES, MODELS, SIZE, close, cnn, coda, made, pictures, resnet, settings
+from classifiers import CLASSES, MODELS, SIZE, Light, close, cnn, coda, made, pictures, resnet, settings
 from codanet import CoDANet
 from codanet.attribution import (
     DeepLift,
@@ -23,6 +24,7 @@ from codanet.attribution import (
     Rise,
     attribute,
 )
+from codanet.attribution.task import prepare
 from codanet.models.network import Layer
 
 
@@ -290,6 +292,24 @@ class OnePixel(nn.Module):
         return torch.stack([probability.log(), (1 - probability).log()], 1)
 
 
+def test_many_masks_of_rise_take_a_byte_a_cell():
+    """Of each of 32x32 cells; a million masks are a GB, as the limits say."""
+    largest = 0
+
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            nonlocal largest
+            result = func(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor):
+                largest = max(largest, result.numel() * result.element_size())
+            return result
+
+    settings, image = Rise(masks=20_000, cells=32), torch.rand(1, 3, 8, 8)
+    with Sizes():
+        attribute(Light(), image, [0], settings)
+    assert largest <= settings.masks * settings.cells**2
+
+
 def test_rise_converges_to_its_expectation():
     """E[P m]/p₁ is 0.2 + 0.6 p₁ where the mask is independent of the pixel's, and highest at the pixel itself."""
     maps = attribute(OnePixel(), torch.ones(1, 3, 32, 32), 0, Rise(masks=20_000))[0]
@@ -331,6 +351,14 @@ def test_lime_finds_the_planted_segments():
     assert (one[:12, 12:] == right).all()
     against = attribute(Quadrant(), image, 1, settings)[0]  # both speak against class 1, and are not shown
     assert against.max() < 0.02
+
+
+@pytest.mark.filterwarnings("error")
+def test_lime_takes_a_picture_of_one_colour_that_is_none():
+    """Normalised to -1 all over: there is nothing to divide by."""
+    task = prepare(Light(), torch.full((1, 3, 16, 16), -1.0), 0)
+    dark = prepare(Light(), torch.zeros(1, 3, 16, 16), 0)
+    assert torch.equal(Lime()._segments(task, task.inputs), Lime()._segments(dark, dark.inputs))
 
 
 def test_lime_hides_a_segment_in_its_mean_colour():

@@ -39,3 +39,8 @@ def test_shapes_that_do_not_fit_are_refused():
         reliability(torch.rand(2, 3), torch.zeros(3, dtype=torch.long))
     with pytest.raises(ValueError, match="at least one image"):
         reliability(torch.rand(0, 3), torch.zeros(0, dtype=torch.long))
+
+
+def test_logits_are_no_probabilities():
+    with pytest.raises(ValueError, match="probabilities run from -1 to 2.5: give numbers"):
+        reliability(torch.tensor([[2.5, -1.0]]), torch.tensor([0]))

@@ -11,6 +11,7 @@ from PIL import Image
 from torch import nn
 
 from codanet._support.crew import Place, crew_in
+from codanet.attribution import Registered, settings_of
 from codanet.cli import main
 from codanet.data import ImageData, MemorySplit, load_data
 from codanet.data.split import FolderSplit
@@ -157,6 +158,20 @@ def test_more_may_be_added_but_other_settings_are_refused(tmp_path):
         evaluate({"colours": model}, data, {"own": own}, ["removal-least"], tmp_path, images=20)
 
 
+def test_what_stands_under_the_name_of_a_function_is_said(tmp_path):
+    """Whether a function is the one that was measured before cannot be known; of a registered method it can."""
+    grad = Registered(settings_of("grad"))
+    asked = {"metrics": ["deletion"], "images": 16, "quiet": True}
+
+    def remarks(methods):
+        return evaluate({"m": Colours()}, planted(), methods, output=tmp_path, **asked).remarks
+
+    assert remarks({"mine": own, "grad": grad, "ixg": grad}) == ()
+    again = remarks({"mine": flat, "grad": grad, "ixg": grad})
+    assert [words.split(" is known by its name alone")[0] for words in again] == ["mine", "ixg"]
+    assert len(remarks({"mine": flat, "other": flat})) == 1
+
+
 def test_failed_samples_are_in_the_table(tmp_path):
     def broken(model, images, targets):
         maps = own(model, images, targets).clone()
@@ -181,6 +196,14 @@ def test_failed_samples_are_in_the_table(tmp_path):
     assert results.row("m", "no", "localisation").failed == 36
     assert json.loads((tmp_path / "b" / "results.json").read_text())["rows"][1]["mean"] is None
     assert "none – none" in results.markdown()
+
+
+def test_a_sanity_check_that_cannot_be_made_is_left_out(tmp_path):
+    results = evaluate(
+        {"m": Colours()}, planted(), {"own": own}, ["deletion", "sanity"], tmp_path, images=8, quiet=True
+    )
+    assert [row.metric for row in results.rows] == ["deletion"]
+    assert "no layer of this Colours can be re-initialised" in results.remarks[0]
 
 
 def test_a_metric_of_ones_own_is_one_entry(tmp_path):
@@ -218,6 +241,25 @@ def test_a_metric_of_ones_own_is_one_entry(tmp_path):
         METRICS.pop("light", None)
 
 
+def test_a_metric_of_ones_own_may_take_all_grids_and_call_its_scores_anything(tmp_path):
+    def cells(given):
+        return Scores("another name", torch.ones(4 * len(given.grids)).double(), ("",) * 4 * len(given.grids), unit=4)
+
+    def light(given):
+        return Scores("yet another", torch.ones(len(given.indices)).double(), ("",) * len(given.indices))
+
+    try:
+        register_metric(Metric("cells", "Cells", True, "one for every cell", "grids", cells, unit="grids", n=None))
+        register_metric(Metric("light", "Light", True, "one for every image", "predictions", light, n=None))
+        asked = {"metrics": ["cells", "light"], "output": tmp_path, "grid_size": 2, "quiet": True}
+        results = evaluate({"m": Colours()}, planted(), {"own": own}, **asked)
+        assert (results.row("m", "own", "cells").units, results.remarks) == (30, ())  # of 120 images
+        assert results.row("m", "", "light").n == 120
+    finally:
+        METRICS.pop("cells", None)
+        METRICS.pop("light", None)
+
+
 def test_every_metric_on_grids_has_as_many_as_it_usually_has(tmp_path, monkeypatch):
     """Whichever is named first, and whichever is added to the folder later."""
     monkeypatch.setitem(METRICS, "localisation", replace(METRICS["localisation"], n_elsewhere=7))
@@ -241,8 +283,12 @@ def other(**changes):
         ({"metrics": ["localization"]}, "unknown metric 'localization': did you mean 'localisation'"),
         ({"methods": ["gradkam"]}, "unknown method 'gradkam': did you mean 'gradcam'"),
         ({"split": "tset"}, "unknown split 'tset': did you mean 'test'"),
-        ({"images": 0}, "images is 0: give at least 1"),
-        ({"points": 1}, "points is 1: give at least 2"),
+        ({"images": 0}, "images is 0: it must be a whole number, 1 or more"),
+        ({"images": 2.5}, "images is 2.5: it must be a whole number, 1 or more"),
+        ({"grids": True}, "grids is True: it must be a whole number, 1 or more"),
+        ({"points": 1}, "points is 1: it must be a whole number, 2 or more"),
+        ({"seed": 1.5}, "seed is 1.5: it must be a whole number, 0 or more"),
+        ({"seed": 2**70}, "seed is .*: it must be a whole number, at most"),
         ({"metrics": ["removal"], "images": 500}, "500 images are asked for and there are 120"),
         ({"metrics": ["localisation"], "grids": 14}, "14 grids of 3x3 need 126 .* enough for 13 grids"),
         ({"metrics": ["localisation"], "grid_size": 4}, "there are 120 such images of 10 classes"),
@@ -402,10 +448,24 @@ def test_sure_images_keep_their_order_on_disk(tmp_path):
     assert predictions.confident_images(read) == {0: [3, 2, 1, 0, 4]}
 
 
-def test_published_occlusion_stands_beside_windows_of_its_own_width():
+@pytest.mark.parametrize(
+    "changes",
+    [{"mean": "high"}, {"mean": None}, {"q75": "0.6"}, {"q25": [0.1, 0.2]}, {"median": float("nan")}, {"curve": 0.5}],
+)
+def test_published_figures_that_cannot_be_drawn_are_refused_before_any_work(changes, tmp_path):
+    path, entry = tmp_path / "published.json", {"mean": 0.5, "q25": 0.4, "median": 0.5, "q75": 0.6, "curve": [1, 0.9]}
+    for given in (entry, {**entry, **changes}):
+        path.write_text(json.dumps({kind: {"T=4": {"CoDA": given}} for kind in ("localisation", "pixel_removal")}))
+        if given is entry:
+            assert Published.read(path).figures["localisation"]["T=4"]["CoDA"] == entry
+    with pytest.raises(ValueError, match="published.json is not a file of published figures"):
+        Published.read(path)
+
+
+def test_published_figures_stand_beside_the_methods_that_they_are_of():
     entry = {"mean": 0.5, "q25": 0.4, "median": 0.5, "q75": 0.6}
     published = Published(
-        {"localisation": {"T=4": {"Occ5": entry, "Occ9": {**entry, "mean": 0.75}}}, "pixel_removal": {}}
+        {"localisation": {"T=4": {"Occ5": entry, "Occ9": {**entry, "mean": 0.75}, "GCam": entry}}, "pixel_removal": {}}
     )
     model = CoDANet([Layer(3, 2)], image_size=8, temperature=4)
     means = {
@@ -414,3 +474,5 @@ def test_published_occlusion_stands_beside_windows_of_its_own_width():
     }
     assert list(means.values())[:2] == [0.5, 0.75]
     assert all(np.isnan(list(means.values())[2:]))
+    for name, mean in (("gradcam", 0.5), ("gradcam:interpolation=nearest", 0.5), ("gradcam:layer=layers.0", np.nan)):
+        assert published.mean("localisation", model, name) == pytest.approx(mean, nan_ok=True)

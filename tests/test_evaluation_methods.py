@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from codanet.attribution import METHODS, MethodSpec, NotFinite, attribute, has_sign, method_title, settings_of
-from codanet.evaluation import evaluate
+from codanet.evaluation import Results, evaluate
+from codanet.evaluation.figures import COLOURS, curves_figure
 from codanet.evaluation.methods import choose_methods
+from codanet.metrics import Scores
 from codanet.models.network import CoDANet, Layer
 from colours import Colours
 from test_evaluation import planted
@@ -42,6 +44,24 @@ def test_a_method_spec_is_its_name_settings_and_title():
     assert [method_title(name) for name in ("ixg", "mine", "mine:a=1")] == ["IxG", "mine", "mine:a=1"]
     assert [name for name in METHODS if not has_sign(name)] == ["rise"]
     assert [has_sign(name) for name in ("RISE", "rise:masks=10", "Occ5", "mine")] == [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    "methods",
+    [
+        ("occlusion5:window=3", "occlusion5:window=4"),
+        ("rise", "rise:cells=4", "rise:cells=5", "mine"),
+        ("grad:space=image", "ixg:space=image"),
+    ],
+)
+def test_every_curve_has_a_colour_of_its_own(methods, tmp_path):
+    curve = torch.rand(4, 3).double()
+    each = Scores("removal-least", curve.mean(1), ("",) * 4, {"curve": curve}, torch.tensor([0.0, 0.1, 0.2]))
+    results = Results(tmp_path, (), {("m", method, "removal-least"): each for method in methods}, {})
+    lines = curves_figure(results, ["removal-least"]).axes[0].lines
+    colours = [line.get_color() for line in lines]
+    assert len(set(colours)) == len(methods)
+    assert colours[0] == COLOURS[methods[0].partition(":")[0]]
 
 
 @pytest.mark.parametrize("name", METHODS)

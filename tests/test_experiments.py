@@ -18,6 +18,8 @@ import low_rank
 import rank
 import result
 import temperature
+from codanet.data import load_data
+from codanet.metrics import Scores
 from codanet.models.architectures import ARCHITECTURES
 
 ROOT = Path(__file__).parents[1]
@@ -255,6 +257,16 @@ def test_the_settings_of_every_data_set_make_a_network(data, quick, tmp_path):
     network = codanet.create_model(settings.model, temperature=settings.temperature, rescale=settings.rescale)
     assert network.temperature == settings.temperature
     assert data in ablation.GRIDS
+
+
+def test_networks_that_are_sure_of_nothing_have_no_point_in_the_chart():
+    data = load_data("digits")
+    network = codanet.create_model("nano_coda", image_channels=1, image_size=8)
+    found = Scores("accuracy", torch.zeros(len(data.val)).double(), ("",) * len(data.val))
+    settings = ablation.base(result.Setting("temperature", "digits", True, 0, Path()))
+    figure = ablation.draw([ablation.Run("T = 1", settings, network, found, None)], data, "", "")
+    localisation = figure.subfigs[0].axes[0]
+    assert [line.get_linestyle() for line in localisation.lines] == [":"]  # chance alone
 
 
 def test_wrong_input_is_answered_in_a_sentence(tmp_path, capsys):

@@ -279,6 +279,21 @@ def test_the_page_tells_the_same_of_a_model_as_the_served_one(tmp_path):
     assert "89.75% of 10000 test pictures" in page
 
 
+def test_numbers_that_are_none_are_null_in_every_file():
+    """A browser, and most languages, do not read the NaN that Python writes into JSON."""
+    model = tiny()
+    model.provenance = {"val_accuracy": float("nan"), "versions": {"torch": [float("inf"), "2"]}}
+
+    def refused(word):
+        raise AssertionError(word)
+
+    words = write.metadata(model)["provenance"]
+    assert json.loads(words, parse_constant=refused) == {"val_accuracy": None, "versions": {"torch": [None, "2"]}}
+    page = pages._document({"m": model}, None, {})
+    settings = re.search(r'id="settings">(.*?)</script>', page)[1]
+    assert json.loads(settings, parse_constant=refused)["models"][0]["facts"]["val_accuracy"] is None
+
+
 def program(language: str) -> str:
     """The how-to's own code."""
     found = re.search(rf"```{language}\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)

@@ -15,6 +15,7 @@ from codanet.data.pictures import Pictures
 from codanet.evaluation.records import Record, _decoded, _encoded
 from codanet.metrics import (
     METRICS,
+    DoesNotFit,
     Scores,
     box_share,
     choose_metrics,
@@ -53,7 +54,8 @@ def test_boxes():
     images, targets = torch.rand(5, 1, 8, 8), torch.zeros(5).long()
     scores = box_share(Light(), images, targets, maps, boxes)
     assert scores.values[:3].tolist() == pytest.approx([6 / 64, 1, 0])
-    assert scores.extras["chance"][:3].tolist() == pytest.approx([6 / 64, 1, 6 / 64])
+    chance = [6 / 64, 1, 6 / 64, torch.nan, 4 / 64]
+    assert scores.extras["chance"].tolist() == pytest.approx(chance, nan_ok=True)
     assert scores.failed == 2
     assert set(scores.reasons) == {NO_POSITIVE, NOT_FINITE, "the box holds no pixel of the image"}
     perfect = box_share(Light(), images[:1], targets[:1], inside[:1].float(), boxes[:1])
@@ -127,8 +129,17 @@ def test_layers_from_the_output_in_few_groups():
     assert names[0] == "linear"
     assert names[-2:] == ["conv1", "bn1"]  # a normalisation with the layer before it
     assert len(names) == len(set(names)) == 39
-    with pytest.raises(ValueError, match="no layer of this Light can be re-initialised"):
+    with pytest.raises(DoesNotFit, match="no layer of this Light can be re-initialised"):
         layer_groups(Light())
+
+
+def test_no_layer_stays_trained_in_the_sanity_check():
+    """torch's attention has no reset_parameters(): the maps would be compared while it is what it was."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.MultiheadAttention(8, 2))
+    with pytest.raises(DoesNotFit, match="1 of this Sequential has parameters but no reset_parameters"):
+        layer_groups(model)
+    with pytest.raises(DoesNotFit, match="the whole of this MultiheadAttention has parameters"):
+        layer_groups(model[1])
 
 
 def test_similarities_of_known_maps():
@@ -300,6 +311,20 @@ def test_predictions():
     labels[3] = 12
     with pytest.raises(ValueError, match="the model has 10 classes and the data have a label 12"):
         predict(Colours(), Pictures(MemorySplit(pictures.split.images, labels)))
+
+
+def test_logits_that_hold_nan_are_no_prediction():
+    """argmax would call NaN the first class, and a ruined network right on every image of it."""
+
+    class Ruined(Colours):
+        def forward(self, images):
+            logits = super().forward(images)
+            return torch.where(torch.arange(len(images))[:, None] < 10, logits * torch.nan, logits)
+
+    scores = predict(Ruined(), coloured(50)).scores()
+    assert (scores.failed, scores.mean) == (10, 1)
+    assert scores.reasons == {"the logits hold NaN": 10}
+    assert sum(map(len, confident_images(scores).values())) <= 40
 
 
 def test_a_model_of_other_kind_has_no_contributions():

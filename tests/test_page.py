@@ -222,6 +222,36 @@ def test_multi_image(page):
     page.wait_for_selector(".stage[data-width='16']")
 
 
+def test_pictures_that_are_no_longer_offered_are_forgotten_and_left_out_of_a_multi_image(page):
+    page.evaluate("state.mixed = []")
+    upload(page, Image.new("RGB", (16, 16), "red"), "red")
+    chosen = page.locator("#mixer .tile").first.get_attribute("data-key")
+    page.locator("#mixer .tile").first.click()
+    page.wait_for_selector("#mixer .order:has-text('1')")
+    for _ in range(page.evaluate("MOST_UPLOADS")):
+        upload(page, Image.new("RGB", (16, 16), "blue"), "blue")
+    assert page.locator("#mixer .tile[data-key^='upload']").count() == page.evaluate("MOST_UPLOADS")
+    assert page.evaluate(f"!canvases.has('{chosen}') && state.mixed.includes('{chosen}')")
+    page.locator("#two").click()
+    until(page, "document.querySelectorAll('#cells figure').length === 4")
+    captions = page.locator("#cells figcaption").all_inner_texts()
+    assert [caption.split("\n")[0] for caption in captions] == ["blue"] * 4
+    assert page.locator("#message").is_hidden()
+    page.evaluate("state.mixed = []")
+
+
+def test_a_picture_is_saved_without_the_maps_of_all_classes_and_the_numbers_with_them(page, tmp_path):
+    page.evaluate("window.afterwards = later; later = () => {}")  # nothing is computed that nobody waits for
+    try:
+        upload(page, halves(16, "red", "blue"), "red")
+        saved(page, "picture", tmp_path)
+        assert page.evaluate("state.reading.maps.size") == 1
+        saved(page, "numbers", tmp_path)
+        assert page.evaluate("state.reading.maps.size") == 3
+    finally:
+        page.evaluate("later = window.afterwards")
+
+
 def test_save_the_picture_and_the_numbers(page, tmp_path):
     upload(page, halves(16, "red", "blue"), "red")
     drag(page, (0.01, 0.01), (0.49, 0.99))

@@ -326,3 +326,13 @@ def test_the_comparison_trains_is_taken_up_again_and_drawn(tmp_path):
     assert "sure of too few images" in words
     picture = save(peers.picture([facts, {**facts, **maps}]), tmp_path / "peers.png")
     assert picture.stat().st_size > 5000
+
+
+def test_the_comparison_trains_nothing_if_a_network_is_unknown(monkeypatch, tmp_path, capsys):
+    import peers
+
+    monkeypatch.setattr(peers, "trained", lambda *_: pytest.fail("it was trained"))
+    monkeypatch.setattr(peers, "load_data", lambda *_: pytest.fail("it was read"))
+    with pytest.raises(SystemExit):
+        peers.main(["--networks", "resnet20,resnet65", "--output", str(tmp_path)])
+    assert "unknown network 'resnet65': did you mean 'resnet56'" in capsys.readouterr().err

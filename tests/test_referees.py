@@ -11,7 +11,7 @@ from codanet.attribution.task import prepare
 from codanet.data import ImageData, MemorySplit
 from codanet.data.pictures import Pictures
 from codanet.data.tiling import Grids
-from codanet.evaluation import evaluate
+from codanet.evaluation import Results, Row, evaluate
 from codanet.evaluation.aggregates import aggregate_maps
 from codanet.metrics import Disconnected, DoesNotFit, Scores, cell_shares, disconnected, pointing, road
 from codanet.metrics.pointing import hits
@@ -78,6 +78,19 @@ def test_difull_is_exactly_kept_by_contributions_and_not_by_gradcam():
     part = disconnected(model, pictures(), GRIDS, Registered(METHODS["contributions"].settings), part=True)
     assert part.metric == "dipart"
     assert 0 < part.extras["outside"].max() < 1  # the kernels of 3x3 do as well
+
+
+def test_what_lies_outside_is_told_of_the_maps_that_did_not_fail(tmp_path):
+    maps = torch.zeros(2, 4, 2 * SIDE, 2 * SIDE)
+    maps[:, :, 0, 0] = 1
+    maps[0, 0, 0, 0] = torch.nan
+    for number, told, there in ((1, "nan", None), (8, "1", 1.0)):
+        scores = disconnected(coda(), pictures(), GRIDS, maps)
+        outside = {"outside": scores.extras["outside"][:number]}
+        some = Scores("difull", scores.values[:number], scores.notes[:number], outside)
+        results = Results(tmp_path, (Row("difull", "m", "grad"),), {("m", "grad", "difull"): some}, {})
+        assert f"the largest |attribution| is {told} of the largest anywhere." in " ".join(results.sentences())
+        assert results.as_json()["rows"][0]["outside"] == there
 
 
 def test_every_head_has_the_probabilities_of_its_own_network():
@@ -228,3 +241,10 @@ def test_road_falls_when_the_right_pixels_go_first():
     assert good.extras["curve"].shape == (2, 9)
     np.testing.assert_allclose(good.points, np.arange(1, 10) / 10)
     assert torch.equal(road(Corner(), images, torch.zeros(2).long(), right).values, good.values)
+
+
+def test_road_takes_no_images_that_were_normalised():
+    """It would cut them off at 0 and 1, the pixels that stay among them."""
+    for images in (torch.full((1, 3, 4, 4), -0.5), torch.full((1, 3, 4, 4), 1.5), torch.full((1, 3, 4, 4), torch.nan)):
+        with pytest.raises(ValueError, match=r"ROAD fills in pixels in \[0, 1\]"):
+            road(coda(), images, torch.zeros(1).long(), torch.rand(1, 4, 4))

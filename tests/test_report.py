@@ -302,6 +302,8 @@ def test_the_best_is_marked_where_there_is_one():
     assert re.findall(r"<td class='word'>([^<]*★)</td>", measurements(rows)) == ["CoDA ★"]
     one = [Row("localisation", "m", "contributions", 0.9), Row("localisation", "other", "contributions", 0.8)]
     assert "★" not in measurements(one)
+    equal = [Row("difull", "m", name, mean) for name, mean in (("contributions", 1.0), ("ixg", 1.0), ("gradcam", 0.9))]
+    assert re.findall(r"<td class='word'>([^<]*★)</td>", measurements(equal)) == ["CoDA ★", "IxG ★"]
 
 
 def test_tables_take_anything():

@@ -98,7 +98,7 @@ class Lime(MethodSettings):
         colours = image[0, :channels].permute(1, 2, 0).double().cpu().numpy()
         low, high = colours.min(), colours.max()
         if low < 0 or high > 1:
-            colours = (colours - low) / (high - low)
+            colours = (colours - low) / (high - low or 1)
         segments = quickshift(
             np.ascontiguousarray(colours),
             ratio=self.ratio,

@@ -14,6 +14,7 @@ from codanet._support.numbers import check_whole
 from .task import InputSettings, Task
 
 MOST_CELLS = 32  # on a side of a mask: a million masks of them are a GB
+MASKS_AT_ONCE = 4096  # drawn together
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,8 @@ class Rise(InputSettings):
 
     A mask is a grid of cells x cells that are 1 with probability p₁, enlarged bilinearly to one cell more than the
     image and cropped at random; beyond its outermost centres the grid is mirrored, as skimage's resize does it (mode
-    "reflect"). All images of a call see the same masks, drawn from the seed; they are made as they are
-    needed, so that memory does not grow with their number. The probability is that of `Task.probabilities`.
+    "reflect"). All images of a call see the same masks, drawn from the seed; they are enlarged as they are needed, so
+    that memory grows by no more than a byte for every cell. The probability is that of `Task.probabilities`.
     """
 
     several_targets = True
@@ -43,17 +44,16 @@ class Rise(InputSettings):
     def maps(self, task: Task) -> Tensor:
         inputs, generator = task.inputs, task.generator()
         wide = torch.promote_types(inputs.dtype, torch.float32)  # thousands of masks are added up
-        grids = torch.rand(self.masks, self.cells, self.cells, generator=generator) < self.probability
-        grids = grids.to(inputs.device, wide)
+        grids = self._grids(generator).to(inputs.device)
         sides = []
         for size in task.size:
             shifts = torch.randint(ceil(size / self.cells), (self.masks,), generator=generator)
-            sides.append((self._enlargement(size).to(grids), shifts.to(inputs.device)))
+            sides.append((self._enlargement(size).to(inputs.device, wide), shifts.to(inputs.device)))
         (down, top), (across, left) = sides  # [shifts, H, cells], [M]; [shifts, W, cells], [M]
         targets = task.targets.view(len(inputs), -1)  # [N, K]
-        total = grids.new_zeros(*targets.shape, *task.size)
+        total = inputs.new_zeros(*targets.shape, *task.size, dtype=wide)
         for some, images in task.blocks(self.masks):
-            masks = torch.einsum("mhi,mij,mwj->mhw", down[top[some]], grids[some], across[left[some]])
+            masks = torch.einsum("mhi,mij,mwj->mhw", down[top[some]], grids[some].to(wide), across[left[some]])
             originals = inputs[images]
             shown = masks[None, :, None].to(inputs.dtype)
             hidden = torch.lerp(task.baseline[:, None], originals[:, None], shown)  # [n, m, C, H, W]
@@ -61,6 +61,13 @@ class Rise(InputSettings):
             weights = probabilities.gather(2, targets[images, None].expand(-1, len(masks), -1))  # [n, m, K]
             total[images] += torch.einsum("nmk,mhw->nkhw", weights, masks)
         return (total / (self.masks * self.probability)).view(*task.targets.shape, *task.size)
+
+    def _grids(self, generator: torch.Generator) -> Tensor:
+        """Which cells of which mask are kept, bool [masks, cells, cells]."""
+        grids = torch.empty(self.masks, self.cells, self.cells, dtype=torch.bool)
+        for some in grids.split(MASKS_AT_ONCE):
+            some.copy_(torch.rand(some.shape, generator=generator) < self.probability)
+        return grids
 
     def _enlargement(self, size: int) -> Tensor:
         """[shifts, size, cells]: bilinear weights of the cells at each place, for every shift of the crop."""

@@ -234,8 +234,10 @@ def _panels(results: Results, metric: str) -> dict[str, list[str]]:
 
 
 def _colour(method: str, methods: Sequence[str]) -> str:
+    """That of its entry in the registry for the plain method, or else for the first of those with other settings."""
     plain = _registered(method)
-    if plain in COLOURS and (plain == method or plain not in methods):
+    alike = [each for each in methods if _registered(each) == plain]
+    if plain in COLOURS and method == (plain if plain in alike else alike[0]):
         return COLOURS[plain]
     unknown = [each for each in methods if each not in COLOURS]
     return OTHERS[unknown.index(method) % len(OTHERS)]

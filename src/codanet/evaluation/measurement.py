@@ -6,7 +6,7 @@ on disk, and does what nobody else is working on.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, get_args
 
@@ -31,7 +31,7 @@ from ..models.classifier import baseline, network_input
 from ..models.hybrid import HybridNet
 from ..models.network import bare
 from ..models.self_explaining import SelfExplaining, encodes
-from .methods import Timed, fits
+from .methods import Timed, fits, says_all
 from .records import Key, Record, Records
 from .sanity_maps import keep_sanity_maps
 
@@ -91,7 +91,7 @@ class Measurement:
 
     def make(self) -> list[Key]:
         """Cheap things that may show a mistake first: predictions of all models, then their grids, then maps."""
-        metrics = [find_metric(name) for name in self.plan.metrics]
+        metrics, before = [find_metric(name) for name in self.plan.metrics], set(self.records.found)
         wanted = {need: [metric for metric in metrics if metric.needs == need] for need in get_args(Need)}
         predictions = {metric.name: metric for metric in wanted["predictions"]}
         if wanted["grids"]:  # which are made of the images that the model is sure of
@@ -116,6 +116,13 @@ class Measurement:
                     if (own := grids[label, metric.name]) is not None
                 ]
                 stages += [self._on_method(label, name, method, metric) for metric in wanted["method"]]
+        for name, method in self.plan.methods.items():
+            measured = {key for stage in stages for key in stage.keys if key[1] == name}
+            if measured & before and not says_all(name, method, self.plan.seed):
+                self.remark(
+                    f"{name} is known by its name alone: what was measured under it before stands, so choose another "
+                    "folder if it has changed since."
+                )
         for wait in (False, True):  # first all that nobody is at, then what others have left
             for stage in stages:
                 self._do(stage, wait=wait)
@@ -172,7 +179,7 @@ class Measurement:
         if key in self.refused:
             return []
         try:
-            return [metric.run(sample)]
+            return [replace(metric.run(sample), metric=metric.name)]  # whatever a metric of one's own calls itself
         except DoesNotFit as error:
             self.refused.add(key)
             self.remark(f"{error}, {key[0]}, {method_title(key[1])}: it is left out.")
@@ -186,7 +193,7 @@ class Measurement:
 
         def run(start: int, stop: int) -> list[Record]:
             began = time.perf_counter()
-            scores = metric.run(self._sample(label, indices=range(start, stop)))
+            scores = replace(metric.run(self._sample(label, indices=range(start, stop))), metric=metric.name)
             return [Record(label, "", start, scores, elapsed=time.perf_counter() - began)]
 
         return Stage(title, ((label, "", metric.name),), len(self.pictures[label]), PREDICTIONS, run)
@@ -204,8 +211,9 @@ class Measurement:
         size = self.plan.grid_size or (3 if len(self.data.classes) >= 9 else 2)
         if self.plan.grids is not None:
             return make_grids(confident, self.plan.grids, size, seed=self.plan.seed)
-        wanted = metric.usual_number(self.data.name) or 0
         possible = possible_grids([len(images) for images in confident.values()], size * size)
+        usual = metric.usual_number(self.data.name)
+        wanted = possible if usual is None else usual
         if possible < wanted:
             self.remark(
                 f"{label} classifies {sum(map(len, confident.values()))} images of {len(confident)} classes "

@@ -26,6 +26,14 @@ def fits(method: Attribute, model: nn.Module) -> str:
     return method.settings.lacks(model) if isinstance(method, Registered) else ""
 
 
+def says_all(name: str, method: Attribute, seed: int) -> bool:
+    """Whether the name of a method stands for its settings; that of one's own function may come to mean another."""
+    spec = MethodSpec.find(name)
+    if spec is None or not isinstance(method, Registered):
+        return False
+    return (method.settings, method.seed) == (spec.settings, seed)
+
+
 class Timed:
     """A method on the clock."""
 

@@ -9,7 +9,7 @@ import numpy as np
 from torch import nn
 
 from .._support.limits import read_json
-from ..attribution import MethodSpec, Occlusion
+from ..attribution import GradCam, MethodSpec, Occlusion
 from ..attribution.task import InputSettings
 from ..models.network import CoDANet
 
@@ -24,7 +24,7 @@ NAMES = {  # what the file calls the methods
 # The published code covers windows of K - 1 pixels: its Occ5 is a window of 4x4, its Occ9 one of 8x8, stride 2.
 OCCLUSIONS = {Occlusion(4, 2): "Occ5", Occlusion(8, 2): "Occ9"}
 KINDS = {"localisation": "localisation", "removal-least": "pixel_removal"}  # what it calls the metrics
-NEEDED = {"localisation": ("q25", "median", "q75"), "pixel_removal": ("curve",)}
+NEEDED = {"localisation": {"q25": 0, "median": 0, "q75": 0}, "pixel_removal": {"curve": 1}}  # and their dimensions
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,11 @@ class Published:
             for kind, needed in NEEDED.items():
                 for methods in figures[kind].values():
                     for entry in methods.values():
-                        for name in needed:
-                            np.asarray(entry[name], dtype=float)
+                        _check(entry, needed)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{path} is not a file of published figures ({type(error).__name__}): it needs localisation and "
-                "pixel_removal, each by temperature and method"
+                "pixel_removal, each by temperature and method, with finite numbers"
             ) from None
         return cls({kind: figures[kind] for kind in NEEDED})
 
@@ -68,13 +67,26 @@ class Published:
         return float((self.entry(metric, model, method) or {}).get("mean", np.nan))
 
 
+def _check(entry: dict[str, Any], needed: dict[str, int]) -> None:
+    """A ValueError, KeyError or TypeError for what could not be drawn or written beside what is measured."""
+    for name, dimensions in (needed | ({"mean": 0} if "mean" in entry else {})).items():
+        values = np.asarray(entry[name])
+        if values.dtype.kind not in "if" or values.ndim != dimensions or not np.isfinite(values).all():
+            raise ValueError(name)
+
+
 def _as_published(method: str) -> str:
-    """What the file calls a method with the settings of its figures, in either space: there it is that of the image."""
+    """What the file calls a method with the settings of its figures.
+
+    In either space, though there it is that of the image, and GradCAM enlarged either way, though there by nearest
+    neighbours.
+    """
     spec = MethodSpec.find(method)
     if spec is None:
         return ""
     settings = spec.settings
     settings = replace(settings, space="encoded") if isinstance(settings, InputSettings) else settings
+    settings = replace(settings, interpolation="bilinear") if isinstance(settings, GradCam) else settings
     if isinstance(settings, Occlusion):
         return OCCLUSIONS.get(settings, "")
     return NAMES.get(spec.method.name, "") if settings == spec.method.settings else ""

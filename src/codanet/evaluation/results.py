@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from .._support.files import replacing
+from .._support.numbers import for_json
 from ..attribution import method_title
 from ..metrics import Scores, find_metric
 from . import table
@@ -46,7 +47,7 @@ class Results:
         raise ValueError(f"there is no {metric} of {method or 'the model'} on {model}: it was not measured")
 
     def cells(self) -> list[tuple[str, ...]]:
-        """The table as words, the best mean of each metric and model marked with a star."""
+        """The table as words, the best mean of each metric and model marked with a star, several if they are equal."""
         return table.cells(self.rows)
 
     @property
@@ -71,13 +72,13 @@ class Results:
         told = table.words(self.rows)
         for key, scores in self.scores.items():
             if "chance" in scores.extras:
-                chance = float(scores.extras["chance"].double().mean())
+                chance = float(scores.extras["chance"].double().nanmean())
                 told.append(f"The boxes cover {chance:.3f} of the images on average: the chance level ({key[0]}).")
             if "outside" in scores.extras:
                 words = f"{find_metric(key[2]).title} of {method_title(key[1])} on {key[0]}"
                 told.append(
                     f"{words}: outside of the explained cell the largest |attribution| is "
-                    f"{float(scores.extras['outside'].double().max()):.2g} of the largest anywhere."
+                    f"{_outside(scores):.2g} of the largest anywhere."
                 )
         told = list(dict.fromkeys(told))
         if any(not math.isnan(row.seconds_per_map) for row in self.rows):
@@ -97,11 +98,11 @@ class Results:
                 line["points"] = [round(point, 6) for point in scores.points.tolist()]
                 line["curve"] = [round(value, 6) for value in scores.curve().tolist()]
             if "chance" in scores.extras:
-                line["chance"] = float(scores.extras["chance"].double().mean())
+                line["chance"] = float(scores.extras["chance"].double().nanmean())
             if "outside" in scores.extras:
-                line["outside"] = float(scores.extras["outside"].double().max())
+                line["outside"] = _outside(scores)
             rows.append(line)
-        return {"provenance": self.provenance, "remarks": list(self.remarks), "rows": _finite(rows)}
+        return {"provenance": self.provenance, "remarks": list(self.remarks), "rows": for_json(rows)}
 
     def write(self) -> None:
         """results.json and table.md, each whole or not at all."""
@@ -140,10 +141,7 @@ def rows_of(
     return tuple(rows)
 
 
-def _finite(value: Any) -> Any:
-    """JSON has no NaN: null."""
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _outside(scores: Scores) -> float:
+    """The largest of the maps that did not fail; NaN if all did."""
+    values = scores.extras["outside"].double()
+    return float(values[~values.isnan()].amax()) if not values.isnan().all() else math.nan

@@ -13,6 +13,7 @@ from torch import nn
 from .._support.crew import Place, crew_in
 from .._support.crew import place as own_place
 from .._support.messages import nearest
+from .._support.numbers import check_whole
 from .._support.version import __version__
 from ..data import ImageData
 from ..metrics import METRICS, choose_metrics, find_metric
@@ -60,7 +61,8 @@ def evaluate(
 
     The folder `output` gets records.jsonl as the work goes on, and in the end results.json, table.md and pictures.
     Started again with the same settings, a stopped run goes on where it stopped; methods, metrics and models may be
-    added. Started by torchrun or SLURM, on one machine or on several with a shared folder, the processes share the work
+    added. A function or a metric of your own is known by its name: what was measured under it is not measured again.
+    Started by torchrun or SLURM, on one machine or on several with a shared folder, the processes share the work
     out; the first writes the results, which are those of a single process.
 
     Args:
@@ -97,10 +99,10 @@ def evaluate(
     """
     if split not in SPLITS:
         raise ValueError(f"unknown split {split!r}{nearest(split, SPLITS)}")
-    least = {"grids": (grids, 1), "grid_size": (grid_size, 1), "images": (images, 1), "points": (points, 2)}
-    for name, (number, smallest) in least.items():
-        if number is not None and number < smallest:
-            raise ValueError(f"{name} is {number}: give at least {smallest}")
+    numbers = {"grids": grids, "grid_size": grid_size, "images": images, "image_size": image_size}
+    check_whole(1, **{name: number for name, number in numbers.items() if number is not None})
+    check_whole(2, points=points)
+    check_whole(0, most=2**63 - 1, seed=seed)
     chosen = choose_methods(METHODS_OF_THE_PAPER if methods is None else methods, seed)
     named = choose_metrics(list(METRICS_OF_THE_PAPER if metrics is None else metrics))
     plan = Plan(chosen, named, SPLITS[split], grids, grid_size, images, points, seed)

@@ -62,13 +62,13 @@ def heads(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def cells(rows: Sequence[Row], star: str = "*") -> list[tuple[str, ...]]:
-    """The table as words, the best mean of each metric and model marked, where there is a best."""
+    """The table as words, the best mean of each metric and model marked, and all that share it, where there is one."""
     best = _best(rows)
     published = compared(rows)
     lines: list[tuple[str, ...]] = []
     for row in rows:
         metric = known_metric(row.metric)
-        first = row.method and best.get((row.metric, row.model)) == row.method
+        first = row.method and row.method in best.get((row.metric, row.model), ())
         units = f"{row.n} in {row.units} {metric.unit if metric else 'units'}"
         line = (
             f"{row.title} {'↑' if row.higher_is_better else '↓'}",
@@ -84,17 +84,20 @@ def cells(rows: Sequence[Row], star: str = "*") -> list[tuple[str, ...]]:
     return lines
 
 
-def _best(rows: Sequence[Row]) -> dict[tuple[str, str], str]:
-    """The method with the best mean, by metric and model: where there are several, and the metric ranks them."""
-    found: dict[tuple[str, str], list[tuple[float, str]]] = {}
+def _best(rows: Sequence[Row]) -> dict[tuple[str, str], set[str]]:
+    """The methods with the best mean, by metric and model: where there are several, and the metric ranks them."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
     for row in rows:
         metric = known_metric(row.metric)
         if row.method and metric and metric.ranked:
-            methods = found.setdefault((row.metric, row.model), [])
-            if not math.isnan(row.mean):
-                methods.append((row.mean if row.higher_is_better else -row.mean, row.method))
-    several = {key for key in found if sum((row.metric, row.model) == key for row in rows) > 1}
-    return {key: max(methods)[1] for key, methods in found.items() if methods and key in several}
+            methods = found.setdefault((row.metric, row.model), {})
+            methods[row.method] = row.mean if row.higher_is_better else -row.mean
+    best = {}
+    for key, methods in found.items():
+        means = [mean for mean in methods.values() if not math.isnan(mean)]
+        if len(methods) > 1 and means:
+            best[key] = {name for name, mean in methods.items() if mean == max(means)}
+    return best
 
 
 def words(rows: Sequence[Row]) -> list[str]:

@@ -19,6 +19,7 @@ from .._support.files import expanded, replacing
 from .._support.html import picture_uri, text
 from .._support.lazy import called
 from .._support.messages import reason
+from .._support.numbers import for_json
 from .._support.version import __version__
 from .._support.web import HEAD, ICON, script, styles
 from ..data import ImageData
@@ -105,7 +106,7 @@ def _document(models: Mapping[str, CoDANet], data: ImageData | None, blocks: Map
     program = _program()
     digest = "sha256-" + base64.b64encode(hashlib.sha256(program.encode("utf-8")).digest()).decode("ascii")
     packed = "\n".join(_packed(name, content) for name, content in blocks.items())
-    words = json.dumps(_settings(models, data)).replace("<", "\\u003c")
+    words = json.dumps(for_json(_settings(models, data)), allow_nan=False).replace("<", "\\u003c")
     title = " and ".join(models) if len(models) < 3 else f"{len(models)} models"
     return (
         (WEB / "page.html")

@@ -15,6 +15,7 @@ from torch import nn
 from .._support.extras import optional
 from .._support.files import expanded, replacing
 from .._support.messages import nearest, reason
+from .._support.numbers import for_json
 from .._support.version import __version__
 from ..models.hybrid import HybridNet
 from ..models.network import CoDANet, bare
@@ -138,7 +139,7 @@ def metadata(model: CoDANet) -> dict[str, str]:
         "provenance": model.provenance,
     }
     try:
-        return {name: json.dumps(value) for name, value in known.items()}
+        return {name: json.dumps(for_json(value), allow_nan=False) for name, value in known.items()}
     except (TypeError, ValueError) as error:
         raise ValueError(f"the provenance cannot be written as JSON ({error}): give text, numbers and lists") from None
 

@@ -24,7 +24,8 @@ def box_share(
         boxes: First and last column and row of each object, (x_min, y_min, x_max, y_max) in pixels, [N, 4].
 
     Returns:
-        A score per image; `extras["chance"]` is the box's share of the image, the score of a uniform map.
+        A score per image; `extras["chance"]` is the box's share of the image, the score of a uniform map; NaN for a box
+        outside of it.
 
     Examples:
         >>> box_share(model, images, labels, contributions, boxes).mean  # doctest: +SKIP
@@ -39,7 +40,8 @@ def box_share(
         NO_BOX if no_box else NOT_FINITE if not good else NO_POSITIVE if not some else ""
         for no_box, good, some in zip(empty.tolist(), finite.tolist(), has_positive(maps).tolist(), strict=True)
     )
-    return Scores("box", values, notes, {"chance": inside.double().mean((1, 2))})
+    chance = inside.double().mean((1, 2)).masked_fill(empty, torch.nan)
+    return Scores("box", values, notes, {"chance": chance})
 
 
 BOX = Metric(

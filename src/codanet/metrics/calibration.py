@@ -36,6 +36,9 @@ def reliability(probabilities: Tensor, labels: Tensor, bins: int = BINS) -> Reli
             f"probabilities {list(probabilities.shape)} and labels {list(labels.shape)} in {bins} bins: give "
             "[N, classes] and [N] of at least one image, and at least one bin"
         )
+    low, high = probabilities.min().item(), probabilities.max().item()
+    if low < 0 or high > 1:
+        raise ValueError(f"probabilities run from {low:.3g} to {high:.3g}: give numbers in [0, 1], not logits")
     confidence, predicted = probabilities.double().max(1)
     place = (confidence * bins).long().clamp(0, bins - 1)
     counts = torch.bincount(place, minlength=bins)

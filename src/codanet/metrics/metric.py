@@ -57,7 +57,8 @@ class Metric:
     needs: Need
     run: Callable[[Sample], Scores]
     unit: str = "images"  # what n counts
-    n: int | None = 1024  # how many the paper measures on CIFAR-10; None stands for all there are
+    # how many the paper measures on CIFAR-10, None for all there are; metrics on maps share those of 1024 images
+    n: int | None = 1024
     n_elsewhere: int | None = None  # on other data, where that is another number
     ranked: bool = True  # whether the best of several methods is worth naming
 

@@ -1,6 +1,7 @@
 """The pointing game (Zhang et al. 2018): does the largest value of a map lie where it should?
 
-On grids, in the cell of the explained class; where objects have boxes, in the object's box.
+On grids, in the cell of the explained class; where objects have boxes, in the object's box. The original forgives a
+point up to 15 pixels beside the object, which are much of a small picture: here it must lie inside.
 """
 
 import torch
@@ -37,6 +38,8 @@ def hits(metric: str, maps: Tensor, inside: Tensor, unit: int = 1) -> Scores:
 
 def pointing(model: nn.Module, pictures: Pictures, grids: Grids, attribute: Attribute | Tensor) -> Scores:
     """Whether the largest value of a class's map lies on the class's image of a grid: 1 or 0 for every cell.
+
+    Where several values are the largest, the share of them that does.
 
     Args:
         model: Any classifier.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..data.pictures import Pictures
 from ..models.classifier import log_odds, logits_of
 from .metric import Metric, Sample
-from .scores import Scores
+from .scores import NO_PREDICTION, Scores
 
 IMAGES_AT_ONCE = 500  # read together
 
@@ -36,8 +36,11 @@ class Predictions:
         return self.log_odds.sigmoid()
 
     def scores(self) -> Scores:
+        """1 or 0 for every image; one whose logits hold NaN has no class, and fails."""
         extras = {"indices": self.indices, "labels": self.labels, "log_odds": self.log_odds}
-        return Scores("accuracy", self.correct.double(), ("",) * len(self.indices), extras)
+        failed = self.logits.isnan().any(1)
+        notes = tuple(NO_PREDICTION if bad else "" for bad in failed.tolist())
+        return Scores("accuracy", self.correct.double().masked_fill(failed, torch.nan), notes, extras)
 
 
 def predict(

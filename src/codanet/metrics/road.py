@@ -1,7 +1,8 @@
 """ROAD (Rong et al. 2022): pixels are removed so that the hole does not give away what was there.
 
 A removed pixel becomes the weighted mean of its neighbours, 1/6 for those beside it and 1/12 for those across, removed
-ones among them: a linear system for each image and step, solved exactly; plus a little noise.
+ones among them: a linear system for each image and step, solved exactly; plus a little noise. There the share of images
+that stay classified correctly is counted; here it is the probability of the class, which every image has a score by.
 """
 
 from __future__ import annotations
@@ -82,7 +83,13 @@ def road(
     Examples:
         >>> road(model, images, labels, contributions).mean  # doctest: +SKIP
     """
-    chosen, maps = checked_targets(images, targets), maps_of(attribute, model, images, targets)
+    chosen = checked_targets(images, targets)
+    if not (images.min() >= 0 and images.max() <= 1):
+        raise ValueError(
+            f"images run from {float(images.min()):.3g} to {float(images.max()):.3g}: ROAD fills in pixels in [0, 1], "
+            "so take the normalisation into the model"
+        )
+    maps = maps_of(attribute, model, images, targets)
     finite = maps.flatten(1).isfinite().all(1)
     flat = (maps.flatten(1) == maps.flatten(1)[:, :1]).all(1)
     order = places(maps.nan_to_num(), largest_first=True, seed=seed)  # [N, H·W]

@@ -17,7 +17,7 @@ from .._support.extras import optional
 from ..models.classifier import like
 from ..models.hybrid import HybridNet
 from .maps import Attribute, maps_of
-from .metric import Metric, Sample
+from .metric import DoesNotFit, Metric, Sample
 from .scores import NOT_FINITE, Scores
 
 MOST_STEPS = 12  # a deeper network is reset in that many groups of neighbouring layers
@@ -34,7 +34,7 @@ class SanityCheck:
 
 
 def layer_groups(model: nn.Module, most: int = MOST_STEPS) -> list[list[tuple[str, nn.Module]]]:
-    """Modules that hold parameters and know how to re-initialise them, from the output, in at most `most` groups.
+    """The modules that hold parameters, from the output, in at most `most` groups; all must know reset_parameters().
 
     A normalisation belongs to the layer before it.
     """
@@ -45,17 +45,19 @@ def layer_groups(model: nn.Module, most: int = MOST_STEPS) -> list[list[tuple[st
         modules.sort(key=lambda each: not each[0].startswith("backbone."))
     layers: list[list[tuple[str, nn.Module]]] = []
     for name, module in modules:
-        if not list(module.parameters(recurse=False)) or not callable(getattr(module, "reset_parameters", None)):
+        if not list(module.parameters(recurse=False)):
             continue
+        if not callable(getattr(module, "reset_parameters", None)):
+            raise DoesNotFit(
+                f"the sanity check re-initialises every layer, and {name or 'the whole'} of this "
+                f"{type(model).__name__} has parameters but no reset_parameters(), so give it one"
+            )
         if layers and all(parameter.ndim == 1 for parameter in module.parameters(recurse=False)):
             layers[-1].append((name, module))
         else:
             layers.append([(name, module)])
     if not layers:
-        raise ValueError(
-            f"no layer of this {type(model).__name__} can be re-initialised: the sanity check needs modules with "
-            "reset_parameters()"
-        )
+        raise DoesNotFit(f"no layer of this {type(model).__name__} can be re-initialised, for none has parameters")
     layers.reverse()
     ends = np.linspace(0, len(layers), min(most, len(layers)) + 1).round().astype(int)
     return [list(chain.from_iterable(layers[start:stop])) for start, stop in pairwise(ends)]
@@ -85,8 +87,11 @@ def sanity(
     Returns:
         The likeness of each map with the one of the trained model, after every step.
 
+    Raises:
+        DoesNotFit: A ValueError, if a module holds parameters that it cannot re-initialise: they would stay trained.
+
     Examples:
-        >>> sanity(model, images, labels, contributions).mean  # doctest: +SKIP
+        >>> sanity(model, images, labels, contributions).scores.mean  # doctest: +SKIP
     """
     images = like(model, images)
     broken = copy.deepcopy(model)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 NOT_FINITE = "the map has values that are not finite"
+NO_PREDICTION = "the logits hold NaN"
 NO_POSITIVE = "no positive attribution"
 NO_BOX = "the box holds no pixel of the image"
 CONSTANT = "constant map: its pixels are ordered at random"
