@@ -96,7 +96,7 @@ def _said(value: str, kinds: tuple[type, ...]) -> Any:
 def _saying_yes(words: list[str]) -> list[str]:
     """--finetune photos/ as --finetune=true photos/: what is neither yes nor no is no value of such a setting."""
     switches = {f"--{name.replace('_', '-')}" for name, kinds in field_types(Settings).items() if bool in kinds}
-    pairs = zip(words, [*words[1:], ""], strict=True)
+    pairs = zip(words, [*words[1:], ""], strict=False)  # of no words none
     return [f"{word}=true" if word in switches and after.lower() not in WORDS else word for word, after in pairs]
 
 
