@@ -41,7 +41,8 @@ class UpTo(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         made: list[Any] = []
-        own = threading.get_ident()  # several threads may look at their own images at once
+        # several threads may look at their own images at once; a compiler traces one and cannot ask which
+        own = 0 if torch.compiler.is_compiling() else threading.get_ident()
 
         def keep(module: nn.Module, inputs: Any, output: Any) -> None:
             if torch.compiler.is_compiling():  # the rest is traced as well, and may change the map in its place
