@@ -72,7 +72,8 @@ def main() -> None:
     codanet.save(model, SHIPPED / f"{arguments.name}.safetensors", provenance=provenance, half_backbone=hybrid)
     FINGERPRINTS.mkdir(exist_ok=True)
     (FINGERPRINTS / f"{arguments.name}.json").write_text(json.dumps(fingerprint(arguments.name)) + "\n")
-    print(f"{arguments.name}: {share:.2%} of {number} test images, {provenance['epochs']} epochs")
+    kind = {"test": "test", "val": "validation"}[looked_at]
+    print(f"{arguments.name}: {share:.2%} of {number} {kind} images, {provenance['epochs']} epochs")
 
 
 if __name__ == "__main__":

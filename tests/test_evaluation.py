@@ -19,6 +19,7 @@ from codanet.evaluation import evaluate, measurement
 from codanet.evaluation.published import Published
 from codanet.evaluation.records import LINES, Record, Records
 from codanet.metrics import METRICS, Metric, Scores, predictions, register_metric
+from codanet.models.hybrid import HybridNet, head_layers
 from codanet.models.network import CoDANet, Layer
 from colours import Colours
 from colours import own_channel as own
@@ -473,6 +474,8 @@ def test_published_figures_stand_beside_the_methods_that_they_are_of():
         for name in ("occlusion5:window=4:space=image", "occlusion9:window=8", "occlusion5", "occlusion9:space=image")
     }
     assert list(means.values())[:2] == [0.5, 0.75]
+    hybrid = HybridNet(nn.Conv2d(3, 8, 3, stride=2, padding=1), head_layers(3, (4,), 2), image_size=16, temperature=4)
+    assert np.isnan(published.mean("localisation", hybrid, "occlusion9:window=8"))  # which was not published
     assert all(np.isnan(list(means.values())[2:]))
     for name, mean in (("gradcam", 0.5), ("gradcam:interpolation=nearest", 0.5), ("gradcam:layer=layers.0", np.nan)):
         assert published.mean("localisation", model, name) == pytest.approx(mean, nan_ok=True)

@@ -67,6 +67,8 @@ def test_a_planted_model_localises_perfectly():
     assert uniform.values.tolist() == pytest.approx([1 / 9] * 180)
     direct = localisation(model, pictures, grids, torch.ones(20, 9, 12, 12))
     assert direct.mean == pytest.approx(1 / 9)
+    with pytest.raises(ValueError, match="grids_at_once is 0: it must be a whole number, 1 or more"):
+        localisation(model, pictures, grids, own_channel, grids_at_once=0)
 
 
 def test_several_targets_share_a_forward_pass_and_change_nothing():

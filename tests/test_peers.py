@@ -21,6 +21,7 @@ from codanet.evaluation.models import split_seeds
 from codanet.metrics import disconnected
 from codanet.metrics.disconnected import Disconnected
 from codanet.models.classifier import baseline, probabilities
+from codanet.models.digest import model_digest
 from codanet.models.network import LOGIT_BIAS
 from codanet.models.peers import PEERS, BcosResNet, bcos, create_peer
 from codanet.models.peers.bcos import BcosConv2d, Scaling
@@ -87,6 +88,14 @@ def trained_bcos() -> BcosResNet:
     for _ in range(20):
         model(torch.rand(16, 3, 16, 16))  # which settles the scalings
     return model.double().eval()
+
+
+def test_a_b_cos_network_is_known_by_its_exponent():
+    torch.manual_seed(0)
+    square, flat = BcosResNet("square", 1, exponent=2.0), BcosResNet("flat", 1, exponent=1.5)
+    flat.load_state_dict(square.state_dict())
+    assert "exponent=1.5" in repr(flat)
+    assert model_digest(square) != model_digest(flat)
 
 
 def test_b_cos_contributions_are_exact():

@@ -11,6 +11,7 @@ from torch import nn
 from .._support.limits import read_json
 from ..attribution import GradCam, MethodSpec, Occlusion
 from ..attribution.task import InputSettings
+from ..models.hybrid import HybridNet
 from ..models.network import CoDANet
 
 NAMES = {  # what the file calls the methods
@@ -51,7 +52,7 @@ class Published:
 
     def temperature(self, metric: str, model: nn.Module | None) -> str:
         """The model's own if there are figures for it, or else the one with figures for the most methods."""
-        if not isinstance(model, CoDANet) or metric not in KINDS:
+        if not isinstance(model, CoDANet) or isinstance(model, HybridNet) or metric not in KINDS:
             return ""
         figures, own = self.figures[KINDS[metric]], f"T={model.temperature:g}"
         return own if own in figures else max(figures, key=lambda each: len(figures[each]), default="")

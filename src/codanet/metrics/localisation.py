@@ -7,6 +7,7 @@ image that no grid before it has used. Every class in a grid is explained once.
 import torch
 from torch import Tensor, nn
 
+from .._support.numbers import check_whole
 from ..data.pictures import Pictures
 from ..data.tiling import Grids
 from ..models.classifier import like
@@ -82,6 +83,7 @@ def localisation(
     Examples:
         >>> localisation(model, pictures, make_grids(sure, 50, 3), contributions).mean  # doctest: +SKIP
     """
+    check_whole(1, grids_at_once=grids_at_once)
     if isinstance(attribute, Tensor):
         return cell_shares(attribute.detach().cpu(), grids.size)
     parts = []

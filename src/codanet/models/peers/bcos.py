@@ -49,6 +49,10 @@ class BcosConv2d(nn.Module):
             cosine = cosine.detach()
         return linear * cosine.pow(self.exponent - 1)
 
+    def extra_repr(self) -> str:
+        units, channels, kernel_size, _ = self.weight.shape
+        return f"{channels}, {units}, {kernel_size}, stride={self.stride}, exponent={self.exponent:g}"
+
 
 class Scaling(nn.Module):
     """x γ / sqrt(E x²) per channel: batch norm that moves nothing, so that 0 stays 0 and the map stays linear."""
