@@ -10,7 +10,7 @@ from codanet.evaluation.methods import choose_methods
 from codanet.metrics import Scores
 from codanet.models.network import CoDANet, Layer
 from colours import Colours
-from test_evaluation import planted
+from evaluations import planted
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

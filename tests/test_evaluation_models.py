@@ -16,7 +16,7 @@ from codanet.metrics import contributions, removal
 from codanet.models.labels import short_name
 from codanet.models.network import CoDANet, Layer
 from codanet.models.resnet import resnet20
-from test_evaluation import numbers, other
+from evaluations import numbers, other
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
