@@ -160,7 +160,7 @@ def test_localisation_rises_with_the_temperature_and_accuracy_falls_slightly(num
     assert shares[0] > 1 / 9
     assert shares[0] + 0.1 < shares[1]
     assert shares[1] + 0.05 < shares[2]
-    assert 0 < found["T = 1"]["accuracy"] - found["T = 16"]["accuracy"] < 0.06
+    assert 0 < found["T = 1"]["accuracy"] - found["T = 16"]["accuracy"] < 0.05
 
 
 @pytest.mark.slow
