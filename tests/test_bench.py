@@ -49,7 +49,8 @@ def test_quick_gives_a_table_and_json(one_process, tmp_path, capsys):
     makers = {(row["model"], row["what"]): row.keys() - {"model", "what"} for row in result["results"]}
     assert makers == {
         **{("resnet56", what): {"codanet", "compiled"} for what in ("forward", "step")},
-        **{("nano_coda", what): MAKERS for what in ("forward", "explain", "step")},
+        **{("nano_coda", what): MAKERS | {"passes"} for what in ("forward", "step")},
+        ("nano_coda", "explain"): MAKERS,
         ("nano_coda", "memory"): MAKERS - {"products"},
         ("nano_coda", "alone"): {"codanet", "compiled", "products"},
         ("nano_coda", "lambda_step"): {"codanet"},
@@ -129,17 +130,49 @@ def test_ratios_are_between_medians(monkeypatch, capsys, older):
         ("step", "before"): 4.5,
         ("step", "algorithm1"): 36.0,
         ("step", "products"): 2.4,
+        ("step", "passes"): 2.5,
     }
     pretend(monkeypatch, seconds)
     bench(**TINY, rounds=2, repeats=1, before=older)
     lines = capsys.readouterr().out.splitlines()
     step = next(line for line in lines if line.startswith("| nano_coda | training step | "))
-    assert step == "| nano_coda | training step | 9.00x | 12.00x | 0.25x | 0.33x | 1.12x | 1.50x | 15.00x | 1.88x |"
+    assert (
+        step
+        == "| nano_coda | training step | 9.00x | 12.00x | 0.25x | 0.33x | 1.12x | 1.50x | 15.00x | 1.88x | 1.80x |"
+    )
     assert any(line.startswith("| nano_coda, compiled | 1.50 | 1.50 | ") for line in lines)
     assert "| nano_coda step | 28.0 | 28.0 |" in lines
 
 
 class TestProducts:
+    def test_passes_are_those_of_a_layer_by_hand(self):
+        """a b, times two, times c: the factor 2 a b is written between the products; a, b and c are there before."""
+        a, b, c = torch.rand(4, 6), torch.rand(6, 5), torch.rand(5, 3)
+        first, second = products = record(lambda: (a @ b * 2).t().t() @ c)
+        assert first.written == ()
+        assert second.written == (second.args[0],)  # once, however it was viewed
+        seen = []
+
+        class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                seen.append(func.overloadpacket.__name__)
+                return func(*args, **kwargs or {})
+
+        alone, with_passes = replay(products), replay(products, passes=True)
+        with Watch():
+            alone()
+            with_passes()
+        assert seen == ["mm", "mm", "mm", "sum", "fill_", "mm", "sum"]
+
+    def test_what_two_products_use_is_written_once(self):
+        a, b = torch.rand(4, 4), torch.rand(4, 4)
+
+        def run():
+            doubled = a * 2
+            return doubled @ b, b @ doubled
+
+        assert [len(product.written) for product in record(run)] == [1, 0]
+
     def flops(self, products):
         """Of the two factors, [..., m, k] and [..., k, n]."""
         pairs = [product.args[-2:] for product in products]

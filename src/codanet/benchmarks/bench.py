@@ -26,7 +26,7 @@ from .._support.files import replacing
 from .._support.version import __version__
 from ..models.zoo import create_model, list_models
 from . import measurement
-from .measurement import ONNX, PLAIN, PRODUCTS, TURN, Job, can_export
+from .measurement import ONNX, PASSES, PLAIN, PRODUCTS, TURN, Job, can_export
 from .table import markdown
 
 MODELS = ("s_coda", "s_coda_r1_2", "s_coda_r1_4", "s_coda_r1_8")
@@ -147,10 +147,10 @@ def _jobs(settings: dict[str, Any]) -> list[Job]:
         {"model": "resnet56", "what": what, "by": by} for what in ("forward", "step") for by in ("codanet", "compiled")
     ]
     by_what = {
-        "forward": (*ours, PRODUCTS, *PLAIN),
+        "forward": (*ours, PRODUCTS, PASSES, *PLAIN),
         "explain": (*ours, *onnx, PRODUCTS, *PLAIN),
         "alone": (*ours, *onnx, PRODUCTS),
-        "step": (*ours, PRODUCTS, *PLAIN),
+        "step": (*ours, PRODUCTS, PASSES, *PLAIN),
         "lambda_step": ("codanet",),
         "memory": (*ours, *PLAIN),
     }

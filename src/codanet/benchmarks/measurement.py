@@ -27,7 +27,7 @@ import codanet
 CLASSES = 10
 PLAIN = ("algorithm1", "published")  # forms that make all weights
 TURN = "turn"  # said by a process that waits for its turn
-PRODUCTS = "products"  # the matrix products of codanet's work alone
+PRODUCTS, PASSES = "products", "passes"  # the matrix products of codanet's work alone, and with their memory's traffic
 ONNX = "onnxruntime"
 Job = dict[str, Any]
 Run = Callable[[], Any]
@@ -48,10 +48,10 @@ def measure(job: Job, wait: Run = lambda: None) -> Job:
     first = _seconds(run)  # compiling; the optimiser's state, thread pools, kernels chosen at the first call
     if what == "profile":
         return {"operations": _profile(run)}
-    if by == PRODUCTS:
+    if by in (PRODUCTS, PASSES):
         from codanet.benchmarks.products import record, replay
 
-        run = replay(record(run))
+        run = replay(record(run), passes=by == PASSES)
         run()
     values, at = [], []
     for _ in range(job["repeats"]):

@@ -20,11 +20,14 @@ MAKERS = {
     "compiled": "compiled",
     "onnxruntime": "onnxruntime",
     "products": "products alone",
+    "passes": "products and passes",
 }
 NOTES = """\
 Medians, with (best, n) beside them; every measurement in its own process. *Published form*: w(x) made by a 1x1
 convolution, then multiplied and summed. *Products alone*: the matrix products and convolutions of codanet's eager work,
-recorded and done again with nothing between them, which bounds what the rest could ever gain."""
+recorded and done again with nothing between them, which bounds what the rest could ever gain. *Products and passes*:
+the same, and what goes into them is written once and what comes out is read once, the least that operations apart from
+the products can do."""
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -77,8 +80,10 @@ def _ratios(rows: dict[tuple[str, str], Any], settings: dict[str, Any]) -> list[
             row = rows[model, what]
             ratios = [_ratio(row, by, mine) for by in others for mine in ("codanet", "compiled")]
             bounds = [_ratio(row, by, "products") for by in ("algorithm1", "before") if by in others]
+            bounds += [_ratio(row, "before", "passes")] if "before" in others else []
             lines.append([model, TITLES[what].partition(",")[0], *ratios, *bounds])
     head += [f"{MAKERS[by]} / products" for by in ("algorithm1", "before") if by in others]
+    head += ["before / products and passes"] if "before" in others else []
     return ["How many times as fast, or as small in memory:", "", *table(head, lines)]
 
 
