@@ -3,6 +3,7 @@
     python experiments/peers.py                       half an hour each, eight networks: four hours, and the evaluation
     python experiments/peers.py --networks resnet20   only one of them; its row joins those that are there
     python experiments/peers.py --minutes 1 --grids 4 --images 16        to see that it works
+    python experiments/peers.py --networks vgg19_bn --steps 624          the updates of another machine's half hour
 
 Every network sees the same augmented images, small ones first (16x16, growing to 32x32 in the first 65% of the time),
 with one objective, one-vs-all, and a learning rate that rises and falls once over the time it has. CoDA-Nets are
@@ -82,14 +83,18 @@ def at(share: float, model: nn.Module) -> tuple[float, int, float]:
     return max(factor, 1e-3), side, temperature
 
 
-def trained(name: str, data: Any, folder: Path, seconds: float) -> tuple[Path, Progress]:
-    """The weights, after `seconds` of training in all; from where it was."""
+def trained(name: str, data: Any, folder: Path, seconds: float, steps: int | None = None) -> tuple[Path, Progress]:
+    """The weights, after `seconds` of training in all, or after so many `steps`; from where it was."""
     model, file, weights = untrained(name, data.classes), folder / "last.pt", folder / "model.safetensors"
     kind = "muon" if isinstance(model, CoDANet) else "adam"
     optimiser: torch.optim.Optimizer = (
         Muon(model.parameters(), RATES[kind]) if kind == "muon" else torch.optim.Adam(model.parameters(), RATES[kind])
     )
     progress = Progress()
+
+    def share() -> float:
+        return progress.step / steps if steps else progress.seconds / seconds
+
     if file.is_file():
         state = torch.load(file, weights_only=True)
         model.load_state_dict(state["model"])
@@ -98,10 +103,10 @@ def trained(name: str, data: Any, folder: Path, seconds: float) -> tuple[Path, P
     augmented, kept = augmentation("flip-crop-cutout", (32, 32)), progress.seconds
     began_at = progress.seconds
     model.train()
-    while progress.seconds < seconds:
+    while share() < 1:
         for images, labels in batches(data.train, BATCH, shuffle=True, seed=progress.step, drop_last=True):
             began = time.process_time()
-            factor, side, temperature = at(progress.seconds / seconds, model)
+            factor, side, temperature = at(share(), model)
             pictures = augmented(images.float() / 255, torch.Generator().manual_seed(progress.step))
             if side < 32:
                 pictures = interpolate(pictures, side, mode="bilinear", antialias=True)
@@ -115,7 +120,7 @@ def trained(name: str, data: Any, folder: Path, seconds: float) -> tuple[Path, P
             optimiser.step()
             progress.step += 1
             progress.seconds += time.process_time() - began
-            if progress.seconds >= seconds:
+            if share() >= 1:
                 break
             if progress.seconds - kept > KEEP_SECONDS:
                 _keep(file, model, optimiser, progress)
@@ -224,6 +229,7 @@ def chosen(names: str) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30.0, help="of training, for each network (30)")
+    parser.add_argument("--steps", type=int, help="updates to make instead, whatever time they take")
     parser.add_argument("--networks", type=chosen, default=",".join(NETWORKS), help="default: %(default)s")
     parser.add_argument("--grids", type=int, default=50)
     parser.add_argument("--images", type=int, default=256, help="for pixel removal (256)")
@@ -235,7 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in options.networks:
         folder = options.output / "peers" / f"{name}-{options.minutes:g}-minutes"
         folder.mkdir(parents=True, exist_ok=True)
-        weights, progress = trained(name, data, folder, 60 * options.minutes)
+        weights, progress = trained(name, data, folder, 60 * options.minutes, options.steps)
         model = codanet.load(weights)
         methods = choice(model, data)
         results = judged(max(methods, key=methods.__getitem__), weights, folder, options)

@@ -324,6 +324,8 @@ def test_the_comparison_trains_is_taken_up_again_and_drawn(tmp_path):
     longer = peers.trained("bcos_resnet20", data, tmp_path, first.seconds + 0.1)[1]
     kept = torch.load(tmp_path / "last.pt", weights_only=True)["progress"]
     assert kept["step"] == longer.step > first.step  # given more time, it keeps its end and is measured again
+    counted = peers.trained("bcos_resnet20", data, tmp_path, 0.1, steps=longer.step + 1)[1]
+    assert counted.step == longer.step + 1  # whatever time they take
     facts = {"network": "A", "parameters": 2e6, "hours": 0.5, "maps": "gradcam", "ms_per_map": 2.0}
     facts |= {"accuracy": 0.5, "accuracy_interval": [0.4, 0.6], "accuracy_n": 9}
     facts |= {"removal": 0.7, "removal_interval": [0.6, 0.8], "removal_n": 7}
