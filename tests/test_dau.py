@@ -220,6 +220,43 @@ def test_tiny_and_huge_inputs(size, rescale):
     assert all(g.isfinite().all() for g in (x.grad, layer.A.grad, layer.B.grad))
 
 
+@pytest.mark.parametrize("zero", [-1, 0, slice(0, 6, 5)], ids=["bias", "first", "both"])
+@pytest.mark.parametrize("rescale", ["sq", "l2"])
+def test_a_zero_column_adds_nothing_to_the_norm_of_small_inputs(rescale, zero):
+    """The bias's z is 1: what a zero bias is given to keep Cholesky going must vanish beside weights of 1e-10."""
+    layer = DAULinear(27, 4, 5, rescale=rescale)
+    layer.A.data[zero] = 0
+    exact = copy.deepcopy(layer).double()
+    for size in (1.0, 1e-5, 1e-8, 1e-10):
+        x, t = torch.randn(3, 27) * size, torch.randn(3, 4)
+        u = torch.einsum("ijd,pi->pjd", exact.A, torch.cat([x.double() @ exact.B.T, torch.ones(3, 1).double()], 1))
+        norm = u.norm(dim=2, keepdim=True)
+        w = u / norm if rescale == "l2" else u * norm / (1 + norm**2)
+        expected = (w * x.double()[:, None]).sum(2)
+        out = layer(x)
+        assert relative(out.double(), expected) < 1e-5
+        wanted = torch.autograd.grad((expected * t).sum(), (exact.A, exact.B), retain_graph=True)
+        for ours, right in zip(torch.autograd.grad((out * t).sum(), (layer.A, layer.B)), wanted, strict=True):
+            assert relative(ours.double(), right) < 1e-4
+
+
+def test_no_pictures_are_pulled_through():
+    for layer, x in ((DAUConv2d(3, 4, 2, 3), torch.rand(0, 3, 8, 8)), (DAULinear(6, 4, 2), torch.rand(0, 6))):
+        out, weights = layer.align(x)
+        assert layer.pull(out.unsqueeze(1), weights).shape == (0, 1, *x.shape[1:])
+
+
+def test_a_factor_kept_in_inference_mode_serves_outside_of_it():
+    layer, x = DAUConv2d(3, 4, 2, 3), torch.rand(1, 3, 8, 8)
+    with torch.inference_mode():
+        expected = layer(x)
+    with torch.no_grad():
+        factor = layer.norm_factor()
+    out = layer(x, factor)
+    out.sum().backward()
+    assert torch.equal(out, expected)
+
+
 def test_autocast_keeps_norms_in_float32():
     layer = DAUConv2d(16, 16, 8, 3)
     x = torch.rand(2, 16, 8, 8, requires_grad=True)

@@ -1,19 +1,19 @@
 """Dynamic Alignment Units (sec. 3.1): DAU(p) = w(p)ᵀp with w(p) = g(A B p + b), in layers whose units share B.
 
-Algorithm 1 of the paper makes the weights w(p): n·d numbers at every patch p, for n units and d = C·k² inputs. They
-are not needed (but for the 1-norm). With Â_j = [A_j, b_j], of R = r + 1 columns (r without b), and z = [B p, 1], the
-unscaled weight of unit j is u_j = Â_j z, and
+Algorithm 1 of the paper makes the weights w(p): n·d numbers at every patch p, for n units and d = C·k² inputs. Only the
+1-norm needs them. Let Â_j = [A_j, b_j] be d x R, with R = r + 1 (r without b), Â_ij its column i (in code A[i, j]), and
+z = [B p, 1]. The unscaled weight of unit j is u_j = Â_j z = Σ_i z_i Â_ij, and
 
     u_jᵀp = Σ_i z_i (Â_ijᵀp)                      a convolution with the R·n filters Â, one with the r of B, a short sum
     ‖u_j‖ = ‖L_jᵀz‖  with  L_j L_jᵀ = Â_jᵀÂ_j     L is of the parameters alone: one small matrix product
     Σ_j t_j w_j = Σ_ij (z_i t_j scale_j) Â_ij      rows t pulled back through the layer: the transposed convolution
 
-with w_j = scale_j u_j. Of Algorithm 1's steps, `dim_reduction` became z, `act_func` scale, and unfolding, multiplying
-and summing the convolution and Σ_i; its `weightings` are never made. In numbers, z is kept divided by its largest entry
-and L_j by a size s_j (rescale.py), so that squares neither overflow nor vanish; scale makes up for both.
+with w_j = scale_j u_j. In Algorithm 1's terms, `dim_reduction` gives z and `act_func` gives scale; to unfold, multiply
+and sum becomes the convolution with Â and the sum over i; `weightings` is never evaluated. To keep squares in range, z
+is divided by its largest |z_i| and L_j by a size s_j (rescale.py), so in code scale_j = max_i |z_i| · α(‖u_j‖).
 
-All of it is plain PyTorch, so autograd, torch.func, torch.compile and torch.export follow. Â and B are convolved apart:
-joined, the gradient of y and z would have to be joined as well, which took a compiled training step a fifth more time.
+All of it is plain PyTorch, so autograd, torch.func, torch.compile and torch.export work. Â and B are two convolutions,
+not one: the gradients of y and z would have to be joined for it, a fifth of the time of a compiled training step.
 """
 
 import math
@@ -27,14 +27,14 @@ from torch.utils.checkpoint import checkpoint
 from ._support.numbers import check_whole
 from .rescale import NormFactor, Rescale, Rescaling, norm_factor, rescaling
 
-CHUNK_NUMBERS = 16 << 20  # floats of a layer's products that an explanation holds at a time
+CHUNK_NUMBERS = 16 << 20  # the most floats z_i t_j scale_j that a pull holds at a time
 
 
 class DynamicWeights(NamedTuple):
     """The linear map a layer made of one input, factored: w_j = scale_j Σ_i z_i Â_ij at every position."""
 
-    z: Tensor  # [P, R], for the P = N·H'·W' patches: [B p, 1] over its largest entry, which scale makes up for
-    scale: Tensor  # [P, n]
+    z: Tensor  # [P, R], for the P = N·H'·W' patches: [B p, 1] / max_i |z_i|
+    scale: Tensor  # [P, n]: max_i |z_i| · α(‖u_j‖)
     shape: torch.Size  # the layer's input, [N, C, H, W]
 
 
@@ -49,11 +49,11 @@ class _DAU(nn.Module):
         super().__init__()
         self.rank, self.rescale, self.recompute, self.has_bias = rank, rescale, recompute, bias
         self._rescaling: Rescaling = rescaling(rescale)
-        self._patch = (kernel, kernel, channels)  # the order of the d numbers of a patch
+        self._patch = (kernel, kernel, channels)  # the order of a patch's d numbers: channels last, unlike unfold's
         self._kept: tuple[Tensor, NormFactor] | None = None
         d = channels * kernel**2
         self.B = nn.Parameter(torch.empty(rank, d))
-        self.A = nn.Parameter(torch.empty(rank + bias, units, d))  # Â: the last row is the bias b
+        self.A = nn.Parameter(torch.empty(rank + bias, units, d))  # Â: A[i, j] is column i of Â_j, A[-1] is b
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -67,11 +67,12 @@ class _DAU(nn.Module):
         return self.A[-1] if self.has_bias else None
 
     def norm_factor(self) -> NormFactor:
-        """What the norms need of A. Without gradients or tracing it is kept while A is the same in every number."""
+        """What the norms need of A. Without gradients or tracing it is kept until A changes, in any number."""
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or not _has_numbers(self.A):
             return norm_factor(self.A, self._rescaling.order)
         if self._kept is None or not _same(self._kept[0], self.A):
-            self._kept = (self.A.detach().clone(), norm_factor(self.A, self._rescaling.order))
+            with torch.inference_mode(False), torch.no_grad():  # so that it serves outside of inference mode as well
+                self._kept = (self.A.detach().clone(), norm_factor(self.A, self._rescaling.order))
         return self._kept[1]
 
     def _align(self, x: Tensor, factor: NormFactor | None, padding: int = 0) -> tuple[Tensor, DynamicWeights]:
@@ -80,10 +81,10 @@ class _DAU(nn.Module):
             raise ValueError(f"input is {x.dtype}: it must be floating point, so convert it with .float()")
         device = x.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.A.dtype
-        # float16 ends at 65504, which sums of aligned numbers pass: it is for keeping weights, not for computing
+        # float16 ends at 65504, which sums of aligned numbers pass: weights kept in it are computed with in float32
         dtype = torch.float32 if dtype == torch.float16 else dtype
         arguments = (x.to(dtype), *(self.norm_factor() if factor is None else factor), padding)
-        with torch.autocast(device, enabled=False):  # products in low precision, norms and sums never
+        with torch.autocast(device, enabled=False):  # convolutions in low precision, norms and sums over i never
             if self.recompute and torch.is_grad_enabled():
                 out, z, scale = checkpoint(self._compute, *arguments, use_reentrant=False)
             else:
@@ -92,44 +93,47 @@ class _DAU(nn.Module):
 
     def _compute(self, x: Tensor, F: Tensor, size: Tensor, padding: int) -> tuple[Tensor, Tensor, Tensor]:
         """The equations at the head of this file: the outputs w_jᵀp, and z and scale, of which the weights are made."""
-        R, n, d = self.A.shape
-        y = conv2d(x, self._filters(self.A.view(R * n, d), x.dtype), None, self.stride, padding)  # Âᵀp
-        N, _, H, W = y.shape
-        y = y.permute(0, 2, 3, 1).reshape(-1, R, n).to(F.dtype)  # [P, R, n], a view in channels-last memory
-        z = conv2d(x, self._filters(self.B, x.dtype), None, self.stride, padding)  # B p
+        R, n, _ = self.A.shape
+        y = conv2d(x, self._filters(self.A.flatten(0, 1), x.dtype), None, self.stride, padding)  # Â_ijᵀp [N, R·n, h, w]
+        N, _, h, w = y.shape
+        y = y.permute(0, 2, 3, 1).reshape(-1, R, n).to(F.dtype)  # [P, R, n], a view: such filters give channels last
+        z = conv2d(x, self._filters(self.B, x.dtype), None, self.stride, padding)  # B p, [N, r, h, w]
         z = z.permute(0, 2, 3, 1).reshape(-1, self.rank).to(F.dtype)
         if self.has_bias:
             z = torch.cat([z, torch.ones_like(z[:, :1])], 1)
-        largest = z.detach().abs().amax(1, keepdim=True).clamp(min=2.0**-100)  # a constant: no result depends on it
+        # max_i |z_i|, [P, 1]; detached, since scale z does not depend on it; at least 2⁻¹⁰⁰, against 0 / 0
+        largest = z.detach().abs().amax(1, keepdim=True).clamp(min=2.0**-100)
         z = z / largest
 
-        v = (z @ F.flatten(1)).view(-1, *F.shape[1:])  # F_jᵀz, [P, m, n], with F_j = L_j / s_j
+        v = (z @ F.flatten(1)).view(-1, *F.shape[1:])  # F_jᵀz, [P, m, n]; F_j = L_j / s_j, or Â_jᵀ / s_j for the 1-norm
         power = v.abs().sum(1) if self._rescaling.order == 1 else (v * v).sum(1)
-        some = power > 0  # a zero weight stays zero, and has no direction to grow in
-        power = torch.where(some, power, 1.0)  # since √ has no derivative at 0
-        norm = power if self._rescaling.order == 1 else power.sqrt()  # ‖u_j‖ / (largest s_j)
-        scale = torch.where(some, self._rescaling.scale(norm, largest * size), 0.0) / size
+        nonzero = power > 0  # where u_j = 0, scale is 0 by definition
+        power = torch.where(nonzero, power, 1.0)  # the derivative of √ at 0 is infinite
+        norm = power if self._rescaling.order == 1 else power.sqrt()  # ‖u_j‖ / S_j, with S_j = largest s_j
+        # S_j α(‖u_j‖) / s_j = largest α(‖u_j‖), [P, n]: z is divided by largest, but Â, unlike F, not by s_j
+        scale = torch.where(nonzero, self._rescaling.scale(norm, largest * size), 0.0) / size
 
         out = scale * (y * z.unsqueeze(2)).sum(1)  # w_jᵀp
-        return out.to(x.dtype).view(N, H, W, n).permute(0, 3, 1, 2), z, scale
+        return out.to(x.dtype).view(N, h, w, n).permute(0, 3, 1, 2), z, scale
 
     def _pull(self, rows: Tensor, weights: DynamicWeights) -> Tensor:
-        """Wᵀt: K rows for each image over the output [N, K, n, H', W'] as rows over the input; overlaps add up."""
+        """Wᵀt: rows [N, K, n, h, w] over the output, K for each image, as rows [N, K, C, H, W] over the input."""
         z, scale, shape = weights
-        N, K, n, H, W = rows.shape
+        N, K, n, h, w = rows.shape
+        R = z.shape[1]
         with torch.autocast(rows.device.type, enabled=False):
-            t = rows.permute(0, 1, 3, 4, 2).to(scale.dtype) * scale.view(N, 1, H, W, n)
-            t = z.view(N, 1, H, W, -1, 1) * t.unsqueeze(4)  # z_i t_j scale_j
-            t = t.reshape(N * K, H, W, -1).permute(0, 3, 1, 2)
+            t = rows.permute(0, 1, 3, 4, 2).to(scale.dtype) * scale.view(N, 1, h, w, n)
+            t = z.view(N, 1, h, w, R, 1) * t.unsqueeze(4)  # z_i t_j scale_j; where patches overlap, they add up
+            t = t.reshape(N * K, h, w, R * n).permute(0, 3, 1, 2)
             # a stride may leave rows and columns at the end that no patch reached
             rest = [shape[i] - (t.shape[i] - 1) * self.stride + 2 * self.padding - self._patch[0] for i in (2, 3)]
             filters = self._filters(self.A.flatten(0, 1), t.dtype)
             pulled = conv_transpose2d(t, filters, None, self.stride, self.padding, rest)
             return pulled.view(N, K, *shape[1:])
 
-    def _filters(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        """Rows of d numbers as the filters [·, C, k, k] of a convolution."""
-        return rows.to(dtype).view(-1, *self._patch).permute(0, 3, 1, 2)
+    def _filters(self, vectors: Tensor, dtype: torch.dtype) -> Tensor:
+        """Vectors of d numbers as the filters [·, C, k, k] of a convolution."""
+        return vectors.to(dtype).view(-1, *self._patch).permute(0, 3, 1, 2)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_kept": None}  # a copy makes its own
@@ -152,8 +156,8 @@ class DAULinear(_DAU):
         in_features: d, the numbers of a vector.
         out_features: n, the units.
         rank: r, the rows of B, which the units share: u_j - b_j lies in the span of the r columns of A_j.
-        rescale: g as "sq" (‖w‖ < 1), "l2" or "l1" (‖w‖ = 1), or a function α of the
-            2-norm, w = α(‖u‖) u. Where u = 0, w = 0.
+        rescale: g as "sq" (‖w‖₂ < 1), "l2" (‖w‖₂ = 1) or "l1" (‖w‖₁ = 1), or a function α of the 2-norm,
+            w = α(‖u‖) u. Where u = 0, w and its gradient are 0.
         bias: Whether there is a b.
         recompute: Compute again in the backward pass what would otherwise be kept for it.
 
@@ -204,8 +208,8 @@ class DAUConv2d(_DAU):
         kernel_size: k, the side of a patch.
         stride: Pixels from one patch to the next.
         padding: Zeros around the image; (k - 1) // 2 if not given.
-        rescale: g as "sq" (‖w‖ < 1), "l2" or "l1" (‖w‖ = 1), or a function α of the
-            2-norm, w = α(‖u‖) u. Where u = 0, w = 0.
+        rescale: g as "sq" (‖w‖₂ < 1), "l2" (‖w‖₂ = 1) or "l1" (‖w‖₁ = 1), or a function α of the 2-norm,
+            w = α(‖u‖) u. Where u = 0, w and its gradient are 0.
         bias: Whether there is a b.
         recompute: Compute again in the backward pass what would otherwise be kept for it.
 
@@ -256,8 +260,8 @@ class DAUConv2d(_DAU):
     ) -> tuple[Tensor, DynamicWeights]:
         """The output [N, n, H', W'], and the linear map that made it of x.
 
-        factor: `norm_factor()`, if it is at hand. padding: another one than the layer's, for a piece cut out of a map;
-        such weights cannot be pulled through.
+        factor: `norm_factor()` of A as it is, if at hand; made without gradients, it counts as a constant. padding:
+        another one than the layer's, for a piece cut out of a map; `pull` does not know of it and cannot be used then.
         """
         if x.ndim != 4 or x.shape[1] != self.in_channels:
             raise ValueError(f"input has shape {list(x.shape)}: it must be [N, {self.in_channels}, H, W]")
@@ -267,10 +271,10 @@ class DAUConv2d(_DAU):
 
     def pull(self, rows: Tensor, weights: DynamicWeights) -> Tensor:
         """Rows [N, K, n, H', W'] over the output as rows [N, K, C, H, W] over the input."""
-        if torch.compiler.is_compiling():  # whoever compiles has bounded them: `CoDANet.explain` does
+        if torch.compiler.is_compiling():  # whoever compiles has bounded the rows: `CoDANet.explain` does
             return self._pull(rows, weights)
-        at_once = max(1, CHUNK_NUMBERS // (weights.z.numel() * self.out_channels))
-        return torch.cat([self._pull(some, weights) for some in rows.split(at_once, 1)], 1)
+        at_once = max(1, CHUNK_NUMBERS // max(1, weights.z.numel() * self.out_channels))
+        return torch.cat([self._pull(part, weights) for part in rows.split(at_once, 1)], 1)
 
     def extra_repr(self) -> str:
         return (

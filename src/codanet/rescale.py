@@ -1,7 +1,7 @@
 """Rescalings g(u) = α(‖u‖) u of the unscaled weights (eq. 2), as factors of the norm, and what the norm is made of.
 
 Each rescaling takes a norm ν > 0 and a size s > 0, which together stand for ‖u‖ = s·ν, and gives s·α(s·ν): the scale
-that turns u / s into g(u). Kept apart, ‖u‖² is never formed.
+that turns u / s into g(u). Since ν and s are given apart, ‖u‖² is never formed. dau.py gives max_i |z_i| s_j as s.
 """
 
 from collections.abc import Callable
@@ -17,9 +17,7 @@ Rescale = str | Callable[[Tensor], Tensor]
 
 def squash(norm: Tensor, size: Tensor) -> Tensor:
     """SQ: α(‖u‖) = ‖u‖ / (1 + ‖u‖²), so ‖w‖ < 1.   s α(s ν) = ν / (ν² + 1/s²)"""
-    # 1/s² may overflow; the weights are 0 then in any case
-    inverse = size.square().reciprocal().clamp(max=torch.finfo(norm.dtype).max / 8)
-    return norm / (norm * norm + inverse)
+    return norm / (norm * norm + size.square().reciprocal())  # 0 where 1/s² is too large for a number
 
 
 def normalise(norm: Tensor, size: Tensor) -> Tensor:
@@ -69,7 +67,7 @@ class NormFactor(NamedTuple):
     """What gives the norms ‖u_j‖ = s_j ‖F_jᵀz‖ of a layer's weights u_j = Â_j z: a function of its parameters alone."""
 
     matrix: Tensor  # F [R, m, n]: Cholesky factors L / s (m = R), or for the 1-norm Â / s itself (m = d)
-    size: Tensor  # s [n], taken out so that squares neither overflow nor vanish
+    size: Tensor  # s [n], taken out to keep squares in range
 
 
 def norm_factor(A: Tensor, order: int = 2) -> NormFactor:
@@ -78,15 +76,17 @@ def norm_factor(A: Tensor, order: int = 2) -> NormFactor:
     wide = A.to(narrow) if A.device.type == "mps" else A.double()
     transposed = wide.transpose(0, 1)  # Â_jᵀ, [n, R, d]
     gram = transposed @ transposed.transpose(1, 2)  # [n, R, R]
-    square = gram.detach().diagonal(dim1=1, dim2=2)
-    largest = square.amax(1)  # s² [n]
-    some = largest > 0
-    largest = torch.where(some, largest, 1.0)
-    size = largest.sqrt()
+    square = gram.detach().diagonal(dim1=1, dim2=2)  # ‖Â_ij‖² [n, R]; s and the shift below are constants
+    size2 = square.amax(1)  # s² [n]
+    nonzero = size2 > 0
+    size2 = torch.where(nonzero, size2, 1.0)
+    size = size2.sqrt()
     if order == 1:
         return NormFactor((transposed / size[:, None, None]).permute(1, 2, 0).to(narrow), size.to(narrow))
-    # dependent or zero columns of Â_j leave Cholesky nothing to divide by: a shift of a few roundings of the matrix
-    shift = 4 * len(A) * torch.finfo(wide.dtype).eps * torch.where(square > 0, square, largest[:, None])
-    L, _ = torch.linalg.cholesky_ex((gram + torch.diag_embed(shift)) / largest[:, None, None])
-    L = L * some[:, None, None]
-    return NormFactor(L.permute(1, 2, 0).to(narrow), size.to(narrow))
+    # dependent or zero columns of Â_j would leave Cholesky nothing to divide by: add a few roundings to each diagonal
+    # entry, of s² to those that are zero, and no more, so that a zero column adds nothing to a norm
+    eps = torch.finfo(wide.dtype).eps
+    shift = 4 * len(A) * eps * torch.where(square > 0, square, eps * size2[:, None])
+    definite = (gram + torch.diag_embed(shift)) / size2[:, None, None]
+    F = torch.linalg.cholesky_ex(definite).L * nonzero[:, None, None]  # L / s
+    return NormFactor(F.permute(1, 2, 0).to(narrow), size.to(narrow))

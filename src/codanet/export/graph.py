@@ -29,7 +29,6 @@ from .numbers import numbers
 
 OPSET, IR_VERSION = 17, 8  # what runtimes of 2022 and later read
 SMALLEST = 2.0**-100  # the least |z|, as in dau.py
-MOST = float(np.finfo(np.float32).max) / 8  # the most 1 / s² may be, as in rescale.py
 
 
 class Graph:
@@ -122,7 +121,7 @@ class _Layer:
         square, norm = norm, norm if rescaling.order == 1 else graph.add("Sqrt", norm)
         if rescaling.name == "sq":  # n / (n² + 1/s²)
             size = graph.add("Mul", unit, self.size)
-            inverse = graph.add("Min", graph.add("Reciprocal", graph.add("Mul", size, size)), graph.number(MOST))
+            inverse = graph.add("Reciprocal", graph.add("Mul", size, size))
             factor = graph.add("Div", norm, graph.add("Add", square, inverse))
         else:
             factor = graph.add("Reciprocal", norm)
