@@ -265,6 +265,7 @@ def test_unusual_pictures(folder, capsys, name):
         (("hollow",), "has no pictures in it"),
         (("a.png", "--target", "cta"), "unknown class 'cta': did you mean 'cat'?"),
         (("a.png", "--target", "12"), "target 12 is out of range"),
+        (("a.png", "--target", "all"), "unknown class 'all': choose one of cat, dog"),
         (("a.png", "--target", "cat", "--top", "2"), "both given"),
         (("a.png", "--top", "0"), "'0' is not above 0"),
         (("a.png", "--top", "6"), "from 1 to the model's 5 classes"),

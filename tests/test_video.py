@@ -78,6 +78,7 @@ def test_a_class_of_ones_own_and_a_part_of_the_clip(gif, tmp_path):
     assert (made.class_name, made.frames, made.predicted) == ("dark", 2, 0)  # shown from 0.10 and from 0.18 seconds
     for options, words in [
         ({"target": "drak"}, "did you mean 'dark'"),
+        ({"target": "all"}, "unknown class 'all'"),
         ({"start": 9.0}, "has no frames from 9.0 seconds on: it is 0.40 seconds long"),
         ({"start": 0.2, "end": 0.1}, "is empty"),
         ({"palette": "blue"}, "unknown palette"),

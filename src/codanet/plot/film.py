@@ -16,10 +16,11 @@ from torch import Tensor
 from .._support.progress import progress_bar
 from ..data.film import Frame, frames, writing
 from ..data.image import fit, size_for, to_tensor
-from ..models.explanation import Explanation, resolve_targets
+from ..models.explanation import Explanation
 from ..models.network import CoDANet
 from . import card, colour_scale, heatmap, painted
 from .cards import enlarged
+from .gallery import class_number
 
 BATCH = 16  # frames explained at a time
 SAMPLES = 64  # frames, evenly over time, that the colour scale is taken from
@@ -55,7 +56,7 @@ def explain_video(
     Without `target` it is the class predicted most often. All maps share one colour scale, taken from up to 64 frames
     spread evenly over the clip. The clip is read twice, a few frames at a time; how long each is shown is kept.
     """
-    asked, _ = resolve_targets(target, 1, model.num_classes, model.class_names)
+    asked = None if target is None else class_number(target, model)
     size = size_for(model)
 
     drawing = _Drawing(size, palette, style)
@@ -69,7 +70,7 @@ def explain_video(
                 sample.add(each.cut, picture)
                 count, seconds = count + 1, seconds + each.seconds
             advance(len(batch))
-    chosen = int(votes.argmax()) if asked is None else int(asked)
+    chosen = int(votes.argmax()) if asked is None else asked
 
     explained = [model.explain(some, chosen) for some in torch.stack(sample.pictures).split(BATCH)]
     if scale is None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from .._support.errors import DataError
 from ..attribution import MethodSpec, attribute
 from ..data.image import read_image, size_for
-from ..models.explanation import Explanation, resolve_targets
+from ..models.explanation import Explanation, Target, resolve_targets
 from ..models.feature_explanation import FeatureExplanation
 from ..models.hybrid import HybridNet
 from ..models.layer_contributions import layer_contributions
@@ -135,7 +135,8 @@ def class_number(target: int | str, model: CoDANet) -> int:
     names = model.class_names or ()
     if isinstance(target, str) and target not in names and target.isdecimal():
         target = int(target)
-    chosen, _ = resolve_targets(target, 1, model.num_classes, model.class_names)
+    given: Target = ["all"] if target == "all" else target  # a name here, not every class
+    chosen, _ = resolve_targets(given, 1, model.num_classes, model.class_names)
     assert chosen is not None
     return int(chosen)
 
