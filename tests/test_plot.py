@@ -153,6 +153,13 @@ def test_colour_bar_gives_the_scale_in_logits():
     assert "logit" in bar.get_ylabel()
 
 
+@pytest.mark.parametrize(("scale", "words"), [(0.0314, "0.031"), (99.4, "99"), (99.7, "100"), (120.4, "120")])
+def test_scales_are_written_in_digits(scale, words):
+    figure = plot.contribution_maps(planted(torch.ones(1, 8, 8), [0]), scale=scale)
+    (bar,) = [axes for axes in figure.axes if not axes.images]
+    assert [label.get_text() for label in bar.get_yticklabels()] == [f"−{words}", "0", f"+{words}"]
+
+
 def test_colour_images_keep_their_colours():
     images = torch.zeros(1, 3, 8, 8)
     images[0, 0, 2, 3] = 1.0

@@ -160,7 +160,7 @@ def write(axes: Axes, words: str, points: float = TITLE_POINTS) -> None:
 
 def number(value: float) -> str:
     """Two digits that count: 0.031, 4.2, 120."""
-    return f"{value:.2g}" if value < 100 else f"{value:.0f}"
+    return f"{value:.2g}" if value < 99.5 else f"{value:.0f}"  # two digits of 99.5 are 1e+02
 
 
 def shortened(name: str, letters: int = LETTERS) -> str:
