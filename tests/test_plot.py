@@ -207,6 +207,15 @@ def test_save_by_suffix(tmp_path):
     assert sorted(entry.name for entry in (tmp_path / "new").iterdir()) == ["why.pdf", "why.png", "why.svg"]
 
 
+def test_save_knows_the_home_of_a_user(tmp_path, monkeypatch):
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    figure = plot.contribution_maps(planted(torch.ones(1, 8, 8), [0]))
+    assert plot.save(figure, "~/why.png") == tmp_path / "home" / "why.png"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["home"]
+
+
 def test_save_refuses(tmp_path):
     figure = plot.contribution_maps(planted(torch.ones(1, 8, 8), [0]))
     (tmp_path / "file").write_text("kept")

@@ -89,6 +89,13 @@ def test_a_class_of_ones_own_and_a_part_of_the_clip(gif, tmp_path):
     assert not (tmp_path / "b.gif").exists()
 
 
+def test_the_home_of_a_user(gif, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert explain_video(Planted(), gif, "~/why.gif", progress=False).path == tmp_path / "why.gif"
+    assert not (tmp_path / "~").exists()
+
+
 def test_a_real_model_and_every_style(gif, tmp_path):
     model = CoDANet([Layer(8, 2), Layer(3, 2)], image_size=(8, 12), class_names=NAMES).eval()
     for style in plot.STYLES:

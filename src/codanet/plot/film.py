@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from .._support.files import expanded
 from .._support.progress import progress_bar
 from ..data.film import Frame, frames, writing
 from ..data.image import fit, size_for, to_tensor
@@ -57,6 +58,7 @@ def explain_video(
     spread evenly over the clip. The clip is read twice, a few frames at a time; how long each is shown is kept.
     """
     asked = None if target is None else class_number(target, model)
+    output = expanded(output)
     size = size_for(model)
 
     drawing = _Drawing(size, palette, style)
@@ -89,7 +91,7 @@ def explain_video(
                 writer.write(drawing.card(each.cut, explanation.part(index), scale), each.seconds)
             advance(len(batch))
     name = model.class_names[chosen] if model.class_names else str(chosen)
-    return ExplainedVideo(Path(output), count, seconds, chosen, name, int(votes[chosen]), scale)
+    return ExplainedVideo(output, count, seconds, chosen, name, int(votes[chosen]), scale)
 
 
 class _Sample:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
-from .._support.files import replacing
+from .._support.files import expanded, replacing
 from .._support.messages import encodable
 from .colours import diverging
 
@@ -190,7 +190,7 @@ def save(picture: Figure | Image.Image, path: str | os.PathLike[str]) -> Path:
     Examples:
         >>> save(contribution_maps(why), "why.svg")  # doctest: +SKIP
     """
-    path = Path(path)
+    path = expanded(path)
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the name of a file, such as {path / 'why.png'}")
     kind = FORMATS.get(path.suffix.lower())
