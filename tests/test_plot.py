@@ -207,6 +207,13 @@ def test_save_by_suffix(tmp_path):
     assert sorted(entry.name for entry in (tmp_path / "new").iterdir()) == ["why.pdf", "why.png", "why.svg"]
 
 
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_equal_pictures_are_equal_files(suffix, tmp_path):
+    figures = [plot.contribution_maps(planted(torch.ones(1, 8, 8), [0])) for _ in range(2)]
+    one, two = (plot.save(figure, tmp_path / f"{n}.{suffix}").read_bytes() for n, figure in enumerate(figures))
+    assert one == two
+
+
 def test_save_knows_the_home_of_a_user(tmp_path, monkeypatch):
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

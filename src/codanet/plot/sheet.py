@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
@@ -215,7 +216,8 @@ def _write_figure(figure: Figure, file: BinaryIO, kind: str) -> None:
     try:
         for image in sharp:
             image.set_interpolation("none" if kind == "svg" else "nearest")
-        figure.savefig(file, format=kind, dpi=DOTS_PER_INCH, metadata=DATES[kind])
+        with rc_context({"svg.hashsalt": "codanet"}):  # else the names inside an SVG are drawn anew each time
+            figure.savefig(file, format=kind, dpi=DOTS_PER_INCH, metadata=DATES[kind])
     finally:
         for image in sharp:
             image.set_interpolation("nearest")
