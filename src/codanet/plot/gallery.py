@@ -192,22 +192,20 @@ def page(
     if not parts:
         raise ValueError("no picture was explained: there is nothing to draw")
     whole = parts[0].joined(parts)
-    titles = None
+    layers = bool(known[0].layers)
+    said, targets = whole.logits.argmax(1).tolist(), whole.targets.view(len(whole), -1)[:, 0].tolist()
+    words = [  # over layers stands the class that they lead to
+        named(whole, i, target, "for ") if layers and target != said[i] else named(whole, i, said[i])
+        for i, target in enumerate(targets)
+    ]
+    titles = words if layers else None
     if len(known) > 1:
-        tops = whole.logits.argmax(1).tolist()
-        titles = [f"{shortened(each.path.name)}\n{named(whole, i, tops[i])}" for i, each in enumerate(known)]
-    if known[0].layers:
+        titles = [f"{shortened(each.path.name)}\n{words[i]}" for i, each in enumerate(known)]
+    if layers:
         first = whole.layer if isinstance(whole, FeatureExplanation) else "image"
         names = [first, *(f"layer {layer}" for layer in range(1, len(known[0].layers)))]
         maps = {name: torch.cat([each.layers[i] for each in known]) for i, name in enumerate(names)}
-        tops = whole.targets.view(len(whole), -1)[:, 0].tolist()
-        return strip(
-            whole.images,
-            maps,
-            titles=titles or [named(whole, i, target) for i, target in enumerate(tops)],
-            palette=palette,
-            columns=LAYERS_IN_A_ROW,
-        )
+        return strip(whole.images, maps, titles=titles, palette=palette, columns=LAYERS_IN_A_ROW)
     others = {title: torch.cat([each.others[title] for each in known]) for title in known[0].others}
     if others or len(known) == 1 or whole.targets.ndim == 2:
         return comparison(whole, others, titles=titles, palette=palette, style=style, scale=scale)
