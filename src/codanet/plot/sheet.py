@@ -46,7 +46,6 @@ class Sheet:
     columns: int
     heads: tuple[int, ...]  # room for words above each row of panels
     cell: tuple[int, int]  # width and height of a panel
-    shrunk: bool
     bar: bool = True
     foot: int = 0
 
@@ -66,7 +65,7 @@ class Sheet:
         longest = max(height, width)
         factor = max(1, int(CELL / longest + 0.5)) if longest <= largest else largest / longest
         cell = max(1, round(width * factor)), max(1, round(height * factor))
-        sheet = cls(columns, tuple(heads), cell, factor < 1, bar, foot)
+        sheet = cls(columns, tuple(heads), cell, bar, foot)
         if max(sheet.size) >= MOST_DOTS:
             raise ValueError(
                 f"{len(sheet.heads)} rows of {columns} panels make a picture of {sheet.size[0]} x {sheet.size[1]} "
@@ -112,7 +111,7 @@ class Sheet:
         """A picture at (row, column), with words above it."""
         row, column = place
         axes = self.axes(figure, self.left(column), self.top(row), self.cell)
-        show(axes, picture, shrunk=self.shrunk)
+        show(axes, picture, shrunk=picture.shape[0] > self.cell[1] or picture.shape[1] > self.cell[0])
         if title:
             write(axes, title, points)
         return axes
