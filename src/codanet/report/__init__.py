@@ -271,7 +271,7 @@ def _card(model: nn.Module, findings: Findings | None, whose: str, corrupted: in
 
 def _maps(folder: Path) -> str:
     """The first, a middle and the last picture of contribution maps."""
-    paths = sorted((folder / MAPS).glob("epoch-*.png"))
+    paths = sorted((folder / MAPS).glob("epoch-*.png"), key=lambda path: (len(path.name), path.name))
     chosen = dict.fromkeys(paths[place] for place in (0, len(paths) // 2, -1)) if paths else {}
     return "".join(_embedded(path, f"After {path.stem.replace('-', ' ')}") for path in chosen)
 
