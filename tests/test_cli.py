@@ -1,6 +1,7 @@
 """The command line: what it prints, what it returns, one sentence for a mistake, and every example it gives."""
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -183,13 +184,25 @@ def test_other_shells(capsys):
     assert "bash" in capsys.readouterr().err
 
 
-def test_a_reader_that_has_had_enough():
-    code = "import sys; from codanet.cli import main; sys.exit(main(['recipes']))"
-    program = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [["recipes"], [], ["--version"], ["recipes", "--help"]])
+def test_a_reader_that_has_had_enough(words, unbuffered):
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    command = [sys.executable, "-m", "codanet", *words]
+    program = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     program.stdout.close()
     assert program.stderr.read() == b""
     program.stderr.close()
     assert program.wait() == 0
+
+
+def test_signs_that_the_terminal_lacks():
+    """The help has an ellipsis, as class names may have anything."""
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    words = [sys.executable, "-m", "codanet", "explain", "--help"]
+    done = subprocess.run(words, capture_output=True, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"rise,\u2026" in done.stdout
 
 
 @pytest.mark.parametrize(
