@@ -16,6 +16,8 @@ from PIL import Image
 import codanet
 from codanet import CoDANet, list_models
 from codanet.cli import COMMANDS, USAGE, main
+from codanet.cli.evaluate import _print
+from codanet.evaluation import Results, Row
 from codanet.models.network import Layer
 from codanet.training.recipe import list_recipes
 
@@ -259,3 +261,14 @@ def test_config_files(tmp_path, monkeypatch, capsys):
     (tmp_path / "more.yaml").write_text("base: digits\n")
     assert main(["train", "digits", "--config", "more.yaml"]) == 2
     assert "which only a recipe can" in capsys.readouterr().err
+
+
+def test_a_table_in_a_file_is_not_cut(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    method = "occlusion9:window=64:stride=64:space=image"
+    numbers = {"mean": 0.5, "low": 0.4, "high": 0.6, "n": 4500, "units": 500, "seconds_per_map": 0.025}
+    rows = tuple(Row("localisation", f"a model with quite a long name {i}", method, **numbers) for i in (1, 2))
+    _print(Results(tmp_path, rows, {}, {}))
+    out = capsys.readouterr().out
+    assert "…" not in out
+    assert out.count("0.400 – 0.600") == out.count("4500 in 500 grids") == 2
