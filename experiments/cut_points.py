@@ -20,6 +20,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 import codanet
+from codanet._support.numbers import for_json
 from codanet.data.photographs import load_photographs
 from codanet.data.pictures import Pictures
 from codanet.data.tiling import make_grids, possible_grids
@@ -102,7 +103,7 @@ def _run(given: argparse.Namespace) -> None:
         print(f"stride {stride}: {rows[stride]}", flush=True)
     words = f"{len(data.val)} held-out photographs, seed {given.seed}, codanet {codanet.__version__}"
     described = {"n": {"train": len(data.train), "held out": len(data.val)}, "settings": settings, "numbers": rows}
-    (given.output / "cut_points.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+    (given.output / "cut_points.json").write_text(json.dumps(for_json(described), indent=2) + "\n", encoding="utf-8")
     save(figure(rows, words), given.output / "cut_points.png")
 
 

@@ -22,6 +22,7 @@ from torch.nn.functional import cross_entropy
 
 import codanet
 from codanet._support.files import replacing
+from codanet._support.numbers import for_json
 from codanet.attribution import MethodSpec, Registered
 from codanet.data import ImageData
 from codanet.data.image import decode, to_tensor
@@ -172,7 +173,7 @@ def _run(given: argparse.Namespace) -> None:
     }
     if file.is_file():
         before = json.loads(file.read_text(encoding="utf-8"))
-        if {**before, "localisation": {}} == json.loads(json.dumps(described)):
+        if {**before, "localisation": {}} == json.loads(json.dumps(for_json(described))):
             described = before
     for name, methods in (("hybrid", OF_THE_HYBRID), ("backbone", OF_THE_BACKBONE)):
         for method, share in methods.items():
@@ -188,7 +189,7 @@ def _run(given: argparse.Namespace) -> None:
             described["localisation"][key] = row
             print(f"{key}: {row['mean']:.3f} {row['interval_95']} of {row['grids']} grids", flush=True)
             with replacing(file) as part:
-                part.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+                part.write_text(json.dumps(for_json(described), indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

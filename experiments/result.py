@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 import codanet
 from codanet._support.download import cache_root
+from codanet._support.numbers import for_json
 from codanet._support.progress import progress_bar
 from codanet.data import ImageData, list_data, load_data
 from codanet.plot import save
@@ -148,6 +149,6 @@ def _run(setting: Setting, experiment: Callable[[Setting], Outcome], words: Sequ
     picture = save(outcome.figure, setting.output / f"{setting.name}.png")
     table = setting.output / f"{setting.name}.json"
     temporary = table.with_suffix(".json.part")
-    temporary.write_text(json.dumps(described, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    temporary.write_text(json.dumps(for_json(described), indent=2, allow_nan=False) + "\n", encoding="utf-8")
     os.replace(temporary, table)
     print(f"{picture} and {table}")

@@ -1,6 +1,7 @@
 """The command line: what it prints, what it returns, one sentence for a mistake, and every example it gives."""
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -15,6 +16,8 @@ from PIL import Image
 import codanet
 from codanet import CoDANet, list_models
 from codanet.cli import COMMANDS, USAGE, main
+from codanet.cli.evaluate import _print
+from codanet.evaluation import Results, Row
 from codanet.models.network import Layer
 from codanet.training.recipe import list_recipes
 
@@ -183,13 +186,25 @@ def test_other_shells(capsys):
     assert "bash" in capsys.readouterr().err
 
 
-def test_a_reader_that_has_had_enough():
-    code = "import sys; from codanet.cli import main; sys.exit(main(['recipes']))"
-    program = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [["recipes"], [], ["--version"], ["recipes", "--help"]])
+def test_a_reader_that_has_had_enough(words, unbuffered):
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    command = [sys.executable, "-m", "codanet", *words]
+    program = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     program.stdout.close()
     assert program.stderr.read() == b""
     program.stderr.close()
     assert program.wait() == 0
+
+
+def test_signs_that_the_terminal_lacks():
+    """The help has an ellipsis, as class names may have anything."""
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    words = [sys.executable, "-m", "codanet", "explain", "--help"]
+    done = subprocess.run(words, capture_output=True, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"rise,\u2026" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -246,3 +261,14 @@ def test_config_files(tmp_path, monkeypatch, capsys):
     (tmp_path / "more.yaml").write_text("base: digits\n")
     assert main(["train", "digits", "--config", "more.yaml"]) == 2
     assert "which only a recipe can" in capsys.readouterr().err
+
+
+def test_a_table_in_a_file_is_not_cut(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    method = "occlusion9:window=64:stride=64:space=image"
+    numbers = {"mean": 0.5, "low": 0.4, "high": 0.6, "n": 4500, "units": 500, "seconds_per_map": 0.025}
+    rows = tuple(Row("localisation", f"a model with quite a long name {i}", method, **numbers) for i in (1, 2))
+    _print(Results(tmp_path, rows, {}, {}))
+    out = capsys.readouterr().out
+    assert "…" not in out
+    assert out.count("0.400 – 0.600") == out.count("4500 in 500 grids") == 2

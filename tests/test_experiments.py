@@ -1,12 +1,14 @@
 """Every claim that experiments/ demonstrates holds on scikit-learn's digits, with a margin; no network."""
 
 import json
+import math
 import re
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 
 import ablation
@@ -267,6 +269,16 @@ def test_networks_that_are_sure_of_nothing_have_no_point_in_the_chart():
     figure = ablation.draw([ablation.Run("T = 1", settings, network, found, None)], data, "", "")
     localisation = figure.subfigs[0].axes[0]
     assert [line.get_linestyle() for line in localisation.lines] == [":"]  # chance alone
+
+
+def test_what_could_not_be_measured_is_null(tmp_path, capsys):
+    """One grid has no interval, and one image no spread: the rest of a long experiment is kept."""
+    numbers = {"localisation": 0.5, "interval_95": (math.nan, math.nan)}
+    outcome = result.Outcome({"grids": 1}, (8, 8), numbers, Figure())
+    words = ["--quick", "--data", "digits", "--output", str(tmp_path)]
+    assert result.main("one.py", None, lambda setting: outcome, words) == 0
+    kept = json.loads((tmp_path / "one.json").read_text())["numbers"]
+    assert kept == {"localisation": 0.5, "interval_95": [None, None]}
 
 
 def test_wrong_input_is_answered_in_a_sentence(tmp_path, capsys):

@@ -151,6 +151,16 @@ def test_layer_by_layer(folder, capsys, model):
     )
 
 
+def test_layers_say_which_class_they_lead_to(folder, model):
+    paths = [folder / "a.png", folder / "b.png"]
+    for number in (1, 2):
+        explained = list(explain_files(model, paths[:number], targets=["frog"], layers=True))
+        images = [axes for axes in gallery.page(explained).axes if axes.images][:: 1 + len(explained[0].layers)]
+        for each, axes in zip(explained, images, strict=True):
+            said = int(each.explanation.logits.argmax())
+            assert ("for frog p=" if said != 2 else "frog p=") in axes.get_title()
+
+
 def test_styles(folder, capsys, model):
     for style in plot.STYLES:
         assert run(capsys, "a.png", "--style", style, "-o", style)[0] == 0
@@ -265,6 +275,7 @@ def test_unusual_pictures(folder, capsys, name):
         (("hollow",), "has no pictures in it"),
         (("a.png", "--target", "cta"), "unknown class 'cta': did you mean 'cat'?"),
         (("a.png", "--target", "12"), "target 12 is out of range"),
+        (("a.png", "--target", "all"), "unknown class 'all': choose one of cat, dog"),
         (("a.png", "--target", "cat", "--top", "2"), "both given"),
         (("a.png", "--top", "0"), "'0' is not above 0"),
         (("a.png", "--top", "6"), "from 1 to the model's 5 classes"),
@@ -445,6 +456,8 @@ def test_no_two_pictures_get_one_name():
         (("a.png", "b.png", "--end", "2", "-o", "pages"), "--start and --end are for a film"),
         (("a.png", "--layers", "--compare", "ixg"), "--layers fills a page: leave out --compare"),
         (("a.png", "--layers", "--scale", "2"), "--layers fills a page: leave out --compare, --style and --scale"),
+        (("a.png", "--layers", "--top", "3"), "--layers shows where one class comes from: leave out --top"),
+        (("a.png", "--layers", "--target", "cat", "--target", "dog", "-o", "pages"), "and further --target"),
     ],
 )
 def test_nothing_that_is_asked_for_is_left_out_in_silence(folder, capsys, words, said):

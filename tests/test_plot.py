@@ -153,6 +153,13 @@ def test_colour_bar_gives_the_scale_in_logits():
     assert "logit" in bar.get_ylabel()
 
 
+@pytest.mark.parametrize(("scale", "words"), [(0.0314, "0.031"), (99.4, "99"), (99.7, "100"), (120.4, "120")])
+def test_scales_are_written_in_digits(scale, words):
+    figure = plot.contribution_maps(planted(torch.ones(1, 8, 8), [0]), scale=scale)
+    (bar,) = [axes for axes in figure.axes if not axes.images]
+    assert [label.get_text() for label in bar.get_yticklabels()] == [f"−{words}", "0", f"+{words}"]
+
+
 def test_colour_images_keep_their_colours():
     images = torch.zeros(1, 3, 8, 8)
     images[0, 0, 2, 3] = 1.0
@@ -198,6 +205,22 @@ def test_save_by_suffix(tmp_path):
     upper = plot.save(figure, str(tmp_path / "WHY.PNG"))
     assert upper.read_bytes() == (tmp_path / "new" / "why.png").read_bytes()
     assert sorted(entry.name for entry in (tmp_path / "new").iterdir()) == ["why.pdf", "why.png", "why.svg"]
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_equal_pictures_are_equal_files(suffix, tmp_path):
+    figures = [plot.contribution_maps(planted(torch.ones(1, 8, 8), [0])) for _ in range(2)]
+    one, two = (plot.save(figure, tmp_path / f"{n}.{suffix}").read_bytes() for n, figure in enumerate(figures))
+    assert one == two
+
+
+def test_save_knows_the_home_of_a_user(tmp_path, monkeypatch):
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    figure = plot.contribution_maps(planted(torch.ones(1, 8, 8), [0]))
+    assert plot.save(figure, "~/why.png") == tmp_path / "home" / "why.png"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["home"]
 
 
 def test_save_refuses(tmp_path):

@@ -243,6 +243,16 @@ def test_every_layer_adds_up_to_the_logit(model):
         layer_contributions(model, images, "all")
 
 
+def test_coarse_maps_beside_a_large_image_stay_squares(tmp_path):
+    signs = torch.tensor([[1.0, -1.0], [-1.0, 1.0]]).repeat(1, 2, 2)  # [1, 4, 4]
+    figure = plot.strip(torch.ones(1, 1, 600, 600), {"layer 1": signs})
+    with Image.open(plot.save(figure, tmp_path / "a.png")) as picture:
+        dots = np.asarray(picture.convert("RGB"))
+    left, top, right, bottom = (round(place) for place in box(panels(figure)[1]))
+    inside = dots[top + 2 : bottom - 2, left + 2 : right - 2].reshape(-1, 3)
+    assert {tuple(colour) for colour in np.unique(inside, axis=0)} == {RED, BLUE}  # nothing between the two
+
+
 def test_card_is_crisp_and_even():
     image = np.zeros((8, 8, 3), np.uint8)
     image[2, 5] = (10, 200, 30)

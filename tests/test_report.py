@@ -348,6 +348,22 @@ def test_paths_that_are_none(tmp_path, a_run):
         report(a_run, tmp_path / "file" / "report.html", quiet=True)
 
 
+def test_the_last_map_of_a_thousand_epochs_is_the_last(a_run):
+    for epoch in (999, 1000):
+        Image.new("RGB", (30, 20), "white").save(a_run / "maps" / f"epoch-{epoch:03d}.png")
+    shown = re.findall(r"After (epoch \d+)", report(a_run, corrupted=0, quiet=True).read_text(encoding="utf-8"))
+    assert list(dict.fromkeys(shown)) == ["epoch 001", "epoch 999", "epoch 1000"]
+
+
+def test_what_a_report_is_made_of_is_not_written_over(a_run):
+    weights = (a_run / "model.safetensors").read_bytes()
+    for name in ("model.safetensors", "settings.json"):
+        with pytest.raises(ValueError, match=f"{name} is what is to be reported: give -o another name"):
+            report(a_run, a_run / name, corrupted=0, quiet=True)
+    assert (a_run / "model.safetensors").read_bytes() == weights
+    assert report(a_run, a_run / "report.html", corrupted=0, quiet=True) == report(a_run, corrupted=0, quiet=True)
+
+
 def test_the_command(a_run, tmp_path, capsys):
     assert main(["report", str(a_run), "-o", str(tmp_path / "r.html")]) == 0
     lines = capsys.readouterr().out.splitlines()

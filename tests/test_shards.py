@@ -113,6 +113,46 @@ def test_what_is_there_is_not_made_again_and_other_settings_are_refused(made, tm
         explain_into(model, paths, stopped, shard=4, quiet=True)
 
 
+def test_shards_that_do_not_say_what_they_are(made, tmp_path):
+    weights, pictures = made
+    model, paths = codanet.load(weights), sorted(pictures.iterdir())[:3]
+    explain_into(model, paths, tmp_path, targets=["bee"], quiet=True)
+    (tmp_path / "_settings.json").unlink()
+    with pytest.raises(ValueError, match="holds maps-.*.parquet without _settings.json"):
+        explain_into(model, paths, tmp_path, targets=["ant"], quiet=True)
+    assert set(table(tmp_path)["class"]) == {"bee"}
+
+
+def test_a_shard_with_damaged_pages_is_named(made, tmp_path):
+    weights, pictures = made
+    model, paths = codanet.load(weights), sorted(pictures.iterdir())[:3]
+    explain_into(model, paths, tmp_path, quiet=True)
+    path = tmp_path / "maps-00000.parquet"
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    place = {group.column(i).path_in_schema: group.column(i).data_page_offset for i in range(group.num_columns)}
+    content = bytearray(path.read_bytes())
+    content[place["error"] : place["error"] + 16] = b"\xff" * 16
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="maps-00000.parquet is damaged or gone"):
+        explain_into(model, paths, tmp_path, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"top": 0}, "top is 0: it must be a whole number, 1 or more"),
+        ({"top": 4}, "top is 4: it must be a whole number, at most 3"),
+        ({"shard": 0}, "shard is 0: it must be a whole number, 1 or more"),
+        ({"targets": ["cow"]}, "unknown class 'cow'"),
+    ],
+)
+def test_settings_are_checked_before_a_folder_is_made(made, options, words, tmp_path):
+    weights, pictures = made
+    with pytest.raises(ValueError, match=words):
+        explain_into(codanet.load(weights), [pictures / "01.png"], tmp_path / "maps", quiet=True, **options)
+    assert not (tmp_path / "maps").exists()
+
+
 def test_the_first_process_tells_how_far_all_of_them_are(made, tmp_path, monkeypatch, capsys):
     """Without a terminal, a line for every tenth: what another has written meanwhile is counted at once."""
     weights, pictures = made

@@ -78,6 +78,7 @@ def test_a_class_of_ones_own_and_a_part_of_the_clip(gif, tmp_path):
     assert (made.class_name, made.frames, made.predicted) == ("dark", 2, 0)  # shown from 0.10 and from 0.18 seconds
     for options, words in [
         ({"target": "drak"}, "did you mean 'dark'"),
+        ({"target": "all"}, "unknown class 'all'"),
         ({"start": 9.0}, "has no frames from 9.0 seconds on: it is 0.40 seconds long"),
         ({"start": 0.2, "end": 0.1}, "is empty"),
         ({"palette": "blue"}, "unknown palette"),
@@ -86,6 +87,13 @@ def test_a_class_of_ones_own_and_a_part_of_the_clip(gif, tmp_path):
         with pytest.raises(ValueError, match=words):
             explain_video(Planted(), gif, tmp_path / "b.gif", progress=False, **options)
     assert not (tmp_path / "b.gif").exists()
+
+
+def test_the_home_of_a_user(gif, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert explain_video(Planted(), gif, "~/why.gif", progress=False).path == tmp_path / "why.gif"
+    assert not (tmp_path / "~").exists()
 
 
 def test_a_real_model_and_every_style(gif, tmp_path):

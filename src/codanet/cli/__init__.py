@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from io import TextIOWrapper
 
 from .._support.extras import optional
 from .._support.interrupts import Interrupts, interrupts
@@ -61,16 +62,14 @@ RESUMED = {
 def main(arguments: list[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(USAGE)
-        return 0
+        return _told(USAGE)
     if arguments[0] in ("--version", "-V"):
-        print(f"codanet {__version__}")
-        return 0
+        return _told(f"codanet {__version__}")
     command, rest = arguments[0], arguments[1:]
     if command not in COMMANDS:
         print(f"codanet: unknown command {command[:80]!r}{nearest(command[:80], COMMANDS)}", file=sys.stderr)
         return 2
-    with interrupts() as heard, _plain_warnings():
+    with interrupts() as heard, _plain_warnings(), _any_sign():
         return _run(command, rest, heard)
 
 
@@ -83,8 +82,7 @@ def _run(command: str, rest: list[str], heard: Interrupts) -> int:
     except KeyboardInterrupt:
         return _stopped(command)
     except BrokenPipeError:  # the reader of our output, `head` for example, has closed it
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (closed when Python ends)
-        return 0
+        return _unread()
     except Exception as error:
         if heard.came:  # interrupted while it is imported, a library may turn that into another error
             return _stopped(command)
@@ -92,6 +90,35 @@ def _run(command: str, rest: list[str], heard: Interrupts) -> int:
             raise
         print(f"codanet: {plain(_sentence(error))}", file=sys.stderr)
         return 2
+
+
+def _told(words: str) -> int:
+    try:
+        print(words, flush=True)
+    except BrokenPipeError:
+        return _unread()
+    return 0
+
+
+def _unread() -> int:
+    """Nobody reads what is printed any more, which is no error: what is still to be flushed goes nowhere."""
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (closed when Python ends)
+    return 0
+
+
+@contextmanager
+def _any_sign() -> Iterator[None]:
+    """Print a sign that the terminal's encoding lacks as its number, instead of ending with an error."""
+    out = sys.stdout
+    if not isinstance(out, TextIOWrapper) or out.errors != "strict":
+        yield
+        return
+    out.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        if sys.stdout is out:  # else nobody reads it
+            out.reconfigure(errors="strict")
 
 
 @contextmanager

@@ -42,6 +42,7 @@ EXAMPLES = """\
   codanet evaluate model.safetensors --data cifar10 --metrics quantus:pixel-flipping,road,pointing --images 64
   codanet evaluate model.safetensors --data cifar10 --workers 2
   torchrun --nproc-per-node 8 -m codanet evaluate model.safetensors --data cifar10"""
+WIDEST = 1000  # signs in a line of the table in a file, which has no edge to cut numbers off at
 
 
 def parser() -> Parser:
@@ -161,7 +162,8 @@ def _print(results: "Results") -> None:
         name = f"{model}, {method}" if several and method else method or model
         table.add_row(f"  {escape(plain(name))}", *cells, style="bold" if method.endswith("*") else "")
         last = title
-    console.print(table)
+    wide = console if console.is_terminal else Console(width=WIDEST)
+    wide.print(table)
     console.print()
     for sentence in results.sentences():
         console.print(sentence, highlight=False, markup=False, style="dim")

@@ -111,6 +111,8 @@ def main(arguments: list[str]) -> int:
     output, one_file = _output(options.output, paths, film)
     if one_file and options.layers and (methods or options.style or options.scale):
         raise ValueError("--layers fills a page: leave out --compare, --style and --scale, or give -o a folder")
+    if options.layers and (options.top != 1 or len(options.target or ()) > 1):
+        raise ValueError("--layers shows where one class comes from: leave out --top and further --target")
     names = None if one_file else _names(paths, output)
     _checked(output, names or {}, [*paths, Path(options.model)])
 

@@ -1,6 +1,7 @@
 """What the parsers of all commands share: short help with examples, and one sentence for a mistake."""
 
 import argparse
+import sys
 from typing import Any, NoReturn
 
 from .._support.limits import LARGEST, check_threads, shown
@@ -27,6 +28,10 @@ class Parser(argparse.ArgumentParser):
             known = [option for action in self._actions for option in action.option_strings if option[:2] == "--"]
             raise ValueError(f"unknown option {word!r}{nearest(word, known)}")
         return parsed
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        sys.stdout.flush()  # a reader that has gone is met here, and not when Python ends
+        super().exit(status, message)
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message}; {self.prog} --help shows how it is used")

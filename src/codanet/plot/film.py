@@ -13,13 +13,15 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from .._support.files import expanded
 from .._support.progress import progress_bar
 from ..data.film import Frame, frames, writing
 from ..data.image import fit, size_for, to_tensor
-from ..models.explanation import Explanation, resolve_targets
+from ..models.explanation import Explanation
 from ..models.network import CoDANet
 from . import card, colour_scale, heatmap, painted
 from .cards import enlarged
+from .gallery import class_number
 
 BATCH = 16  # frames explained at a time
 SAMPLES = 64  # frames, evenly over time, that the colour scale is taken from
@@ -55,7 +57,8 @@ def explain_video(
     Without `target` it is the class predicted most often. All maps share one colour scale, taken from up to 64 frames
     spread evenly over the clip. The clip is read twice, a few frames at a time; how long each is shown is kept.
     """
-    asked, _ = resolve_targets(target, 1, model.num_classes, model.class_names)
+    asked = None if target is None else class_number(target, model)
+    output = expanded(output)
     size = size_for(model)
 
     drawing = _Drawing(size, palette, style)
@@ -69,7 +72,7 @@ def explain_video(
                 sample.add(each.cut, picture)
                 count, seconds = count + 1, seconds + each.seconds
             advance(len(batch))
-    chosen = int(votes.argmax()) if asked is None else int(asked)
+    chosen = int(votes.argmax()) if asked is None else asked
 
     explained = [model.explain(some, chosen) for some in torch.stack(sample.pictures).split(BATCH)]
     if scale is None:
@@ -88,7 +91,7 @@ def explain_video(
                 writer.write(drawing.card(each.cut, explanation.part(index), scale), each.seconds)
             advance(len(batch))
     name = model.class_names[chosen] if model.class_names else str(chosen)
-    return ExplainedVideo(Path(output), count, seconds, chosen, name, int(votes[chosen]), scale)
+    return ExplainedVideo(output, count, seconds, chosen, name, int(votes[chosen]), scale)
 
 
 class _Sample:

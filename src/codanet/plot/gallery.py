@@ -18,7 +18,7 @@ from torch import Tensor
 from .._support.errors import DataError
 from ..attribution import MethodSpec, attribute
 from ..data.image import read_image, size_for
-from ..models.explanation import Explanation, resolve_targets
+from ..models.explanation import Explanation, Target, resolve_targets
 from ..models.feature_explanation import FeatureExplanation
 from ..models.hybrid import HybridNet
 from ..models.layer_contributions import layer_contributions
@@ -135,7 +135,8 @@ def class_number(target: int | str, model: CoDANet) -> int:
     names = model.class_names or ()
     if isinstance(target, str) and target not in names and target.isdecimal():
         target = int(target)
-    chosen, _ = resolve_targets(target, 1, model.num_classes, model.class_names)
+    given: Target = ["all"] if target == "all" else target  # a name here, not every class
+    chosen, _ = resolve_targets(given, 1, model.num_classes, model.class_names)
     assert chosen is not None
     return int(chosen)
 
@@ -191,22 +192,20 @@ def page(
     if not parts:
         raise ValueError("no picture was explained: there is nothing to draw")
     whole = parts[0].joined(parts)
-    titles = None
+    layers = bool(known[0].layers)
+    said, targets = whole.logits.argmax(1).tolist(), whole.targets.view(len(whole), -1)[:, 0].tolist()
+    words = [  # over layers stands the class that they lead to
+        named(whole, i, target, "for ") if layers and target != said[i] else named(whole, i, said[i])
+        for i, target in enumerate(targets)
+    ]
+    titles = words if layers else None
     if len(known) > 1:
-        tops = whole.logits.argmax(1).tolist()
-        titles = [f"{shortened(each.path.name)}\n{named(whole, i, tops[i])}" for i, each in enumerate(known)]
-    if known[0].layers:
+        titles = [f"{shortened(each.path.name)}\n{words[i]}" for i, each in enumerate(known)]
+    if layers:
         first = whole.layer if isinstance(whole, FeatureExplanation) else "image"
         names = [first, *(f"layer {layer}" for layer in range(1, len(known[0].layers)))]
         maps = {name: torch.cat([each.layers[i] for each in known]) for i, name in enumerate(names)}
-        tops = whole.targets.view(len(whole), -1)[:, 0].tolist()
-        return strip(
-            whole.images,
-            maps,
-            titles=titles or [named(whole, i, target) for i, target in enumerate(tops)],
-            palette=palette,
-            columns=LAYERS_IN_A_ROW,
-        )
+        return strip(whole.images, maps, titles=titles, palette=palette, columns=LAYERS_IN_A_ROW)
     others = {title: torch.cat([each.others[title] for each in known]) for title in known[0].others}
     if others or len(known) == 1 or whole.targets.ndim == 2:
         return comparison(whole, others, titles=titles, palette=palette, style=style, scale=scale)

@@ -30,7 +30,7 @@ from ..data.image import size_for
 from ..models.digest import model_digest
 from ..models.network import CoDANet
 from . import heatmap
-from .gallery import Explained, explain_files
+from .gallery import Explained, class_number, explain_files
 
 Maps = Literal["float16", "png", "none"]
 MANIFEST, SETTINGS = "_manifest.json", "_settings.json"  # names that readers of a folder of Parquet files leave out
@@ -88,9 +88,12 @@ def explain_into(
         import pyarrow.parquet  # noqa: F401
     if maps not in get_args(Maps):
         raise ValueError(f"unknown maps {maps!r}{nearest(maps, get_args(Maps))}")
+    check_whole(1, most=model.num_classes, top=top)
+    for target in targets:
+        class_number(target, model)  # refuses an unknown one
     height, width = size_for(model)
     count = len(targets) or top
-    size = shard or max(1, min(PICTURES, MAP_BYTES // (2 * height * width * count)))
+    size = max(1, min(PICTURES, MAP_BYTES // (2 * height * width * count))) if shard is None else shard
     check_whole(1, shard=size)
     place = own_place() if place is None else place
     names = [str(path) for path in paths]
@@ -107,8 +110,13 @@ def explain_into(
     }
     with crew_in(folder, "the explanations", place) as crew:
         with crew.settling() as only:
-            there = not only or any(folder.glob("maps-*.parquet"))
-            settle(folder, settings, "explanations", in_use=there, name=SETTINGS)
+            shards = any(folder.glob("maps-*.parquet"))
+            if shards and not (folder / SETTINGS).is_file():
+                raise ValueError(
+                    f"{folder} holds maps-*.parquet without {SETTINGS}, which tells what is in them: choose another "
+                    "--output, or delete them"
+                )
+            settle(folder, settings, "explanations", in_use=shards or not only, name=SETTINGS)
         try:
             _fill(model, paths, crew, settings, targets, quiet)
             return _manifest(folder, settings, names, write=place.rank == 0)
@@ -241,7 +249,7 @@ def _manifest(folder: Path, settings: dict[str, Any], names: Sequence[str], *, w
         path = shard_path(folder, number)
         try:
             column = pq.read_table(path, columns=["error"])["error"]
-        except (pa.ArrowInvalid, FileNotFoundError) as error:
+        except (pa.ArrowInvalid, KeyError, OSError) as error:
             raise ValueError(
                 f"{path} is damaged or gone ({reason(error)}): delete it and run the same command again"
             ) from None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
@@ -15,7 +16,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
-from .._support.files import replacing
+from .._support.files import expanded, replacing
 from .._support.messages import encodable
 from .colours import diverging
 
@@ -45,7 +46,6 @@ class Sheet:
     columns: int
     heads: tuple[int, ...]  # room for words above each row of panels
     cell: tuple[int, int]  # width and height of a panel
-    shrunk: bool
     bar: bool = True
     foot: int = 0
 
@@ -65,7 +65,7 @@ class Sheet:
         longest = max(height, width)
         factor = max(1, int(CELL / longest + 0.5)) if longest <= largest else largest / longest
         cell = max(1, round(width * factor)), max(1, round(height * factor))
-        sheet = cls(columns, tuple(heads), cell, factor < 1, bar, foot)
+        sheet = cls(columns, tuple(heads), cell, bar, foot)
         if max(sheet.size) >= MOST_DOTS:
             raise ValueError(
                 f"{len(sheet.heads)} rows of {columns} panels make a picture of {sheet.size[0]} x {sheet.size[1]} "
@@ -111,7 +111,7 @@ class Sheet:
         """A picture at (row, column), with words above it."""
         row, column = place
         axes = self.axes(figure, self.left(column), self.top(row), self.cell)
-        show(axes, picture, shrunk=self.shrunk)
+        show(axes, picture, shrunk=picture.shape[0] > self.cell[1] or picture.shape[1] > self.cell[0])
         if title:
             write(axes, title, points)
         return axes
@@ -160,7 +160,7 @@ def write(axes: Axes, words: str, points: float = TITLE_POINTS) -> None:
 
 def number(value: float) -> str:
     """Two digits that count: 0.031, 4.2, 120."""
-    return f"{value:.2g}" if value < 100 else f"{value:.0f}"
+    return f"{value:.2g}" if value < 99.5 else f"{value:.0f}"  # two digits of 99.5 are 1e+02
 
 
 def shortened(name: str, letters: int = LETTERS) -> str:
@@ -190,7 +190,7 @@ def save(picture: Figure | Image.Image, path: str | os.PathLike[str]) -> Path:
     Examples:
         >>> save(contribution_maps(why), "why.svg")  # doctest: +SKIP
     """
-    path = Path(path)
+    path = expanded(path)
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the name of a file, such as {path / 'why.png'}")
     kind = FORMATS.get(path.suffix.lower())
@@ -215,7 +215,8 @@ def _write_figure(figure: Figure, file: BinaryIO, kind: str) -> None:
     try:
         for image in sharp:
             image.set_interpolation("none" if kind == "svg" else "nearest")
-        figure.savefig(file, format=kind, dpi=DOTS_PER_INCH, metadata=DATES[kind])
+        with rc_context({"svg.hashsalt": "codanet"}):  # else the names inside an SVG are drawn anew each time
+            figure.savefig(file, format=kind, dpi=DOTS_PER_INCH, metadata=DATES[kind])
     finally:
         for image in sharp:
             image.set_interpolation("nearest")

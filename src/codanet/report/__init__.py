@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._support.files import expanded, file_digest, replacing
+from .._support.files import check_apart, expanded, file_digest, replacing
 from .._support.html import text
 from .._support.numbers import check_whole
 from .._support.progress import progress_bar
@@ -72,6 +72,7 @@ def report(
     path = expanded(output) if output is not None else folder / "report.html"
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the name of a file, such as {path / 'report.html'}")
+    check_apart([path], (each for each in folder.iterdir() if each.suffix != ".html"), "reported")
     place = None if root is None else expanded(root)
     name = folder.resolve().name
     make = _evaluation if what == "evaluation" else _run
@@ -270,7 +271,7 @@ def _card(model: nn.Module, findings: Findings | None, whose: str, corrupted: in
 
 def _maps(folder: Path) -> str:
     """The first, a middle and the last picture of contribution maps."""
-    paths = sorted((folder / MAPS).glob("epoch-*.png"))
+    paths = sorted((folder / MAPS).glob("epoch-*.png"), key=lambda path: (len(path.name), path.name))
     chosen = dict.fromkeys(paths[place] for place in (0, len(paths) // 2, -1)) if paths else {}
     return "".join(_embedded(path, f"After {path.stem.replace('-', ' ')}") for path in chosen)
 
