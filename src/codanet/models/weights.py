@@ -16,13 +16,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from .._support.files import replacing
+from .._support.files import expanded, replacing
 from .._support.limits import parse_json, shown
 from .._support.version import __version__
 from .digest import content_digest
 from .hybrid import HybridNet, channels_last
 from .hybrid_file import described, halved, in_one_precision, read_features, untrained
-from .network import CoDANet, Layer
+from .network import CoDANet, Layer, bare
 from .peer_file import PEER_FORMAT, described_peer, fill, untrained_peer
 from .peers import Peer
 from .weight_files import weights_file
@@ -44,7 +44,8 @@ def save(
     """Write a model to one file, all of it or nothing, with its architecture, class names and provenance.
 
     Args:
-        model: A CoDANet whose `rescale` is a name, as a function cannot be kept in a file; or a peer.
+        model: A CoDANet whose `rescale` is a name, as a function cannot be kept in a file; or a peer. One inside
+            torch.compile's wrapper is kept without it.
         path: Where to write, usually ending in .safetensors. A file that is there is replaced.
         provenance: Text, numbers and lists to keep in the header besides the model's own: data, settings, accuracy.
         half_backbone: Keep the filters of a hybrid's backbone in float16: half the size, and read back as float32.
@@ -53,14 +54,18 @@ def save(
         The path.
 
     Raises:
-        ValueError: If the file cannot be written or the provenance is not JSON.
+        ValueError: If the model is of another kind, the file cannot be written or the provenance is not JSON.
 
     Examples:
         >>> import codanet
         >>> codanet.save(codanet.create_model("nano_coda"), "model.safetensors")  # doctest: +SKIP
         PosixPath('model.safetensors')
     """
-    path = Path(path)
+    path, model = expanded(path), cast(CoDANet, bare(model))
+    if not isinstance(model, (CoDANet, Peer)):
+        raise ValueError(
+            f"a {type(model).__name__} was given: only a CoDANet, a hybrid or a peer is kept in such a file"
+        )
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the name of a file, such as {path / 'model.safetensors'}")
     if half_backbone and not isinstance(model, HybridNet):
