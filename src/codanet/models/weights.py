@@ -73,7 +73,7 @@ def save(
     header = described_peer(model) if isinstance(model, Peer) else _described(model)
     header["provenance"] = {**model.provenance, **(provenance or {})}
     kept = model.state_dict() if isinstance(model, Peer) else _kept(model)
-    tensors = {key: value.detach().cpu().contiguous() for key, value in kept.items()}
+    tensors = _apart({key: value.detach().cpu().contiguous() for key, value in kept.items()})
     tensors = halved(tensors) if half_backbone else tensors
     try:
         words = json.dumps(header)
@@ -110,6 +110,17 @@ def _described(model: CoDANet) -> dict[str, Any]:
 def _kept(model: CoDANet) -> dict[str, Tensor]:
     """What of a model belongs into a file."""
     return {key: value for key, value in model.state_dict().items() if not key.endswith(STEPS_COUNTED)}
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Each in memory of its own, as a file needs it: a backbone may have one tensor under two names."""
+    places: set[int] = set()
+    apart = {}
+    for key, value in tensors.items():
+        place = value.untyped_storage().data_ptr()
+        apart[key] = value.clone() if place in places else value
+        places.add(place)
+    return apart
 
 
 def _read(path: Path) -> tuple[Any, dict[str, Tensor], dict[str, str]]:
