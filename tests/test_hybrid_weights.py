@@ -95,6 +95,22 @@ def test_a_network_of_ones_own_is_needed_again(tmp_path):
         codanet.load(path, backbone=torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1)))
 
 
+class Twice(Stranger):
+    """Some of its layers go by two names, as where a list of them is kept besides."""
+
+    def __init__(self):
+        super().__init__()
+        self.all = torch.nn.ModuleList([self.left, self.right])
+
+
+def test_layers_by_two_names_are_kept(tmp_path):
+    model = small(Twice(), "join").eval()
+    path = codanet.save(model, tmp_path / "model.safetensors")
+    again = codanet.load(path, backbone=Twice())
+    assert same(again, model, torch.rand(2, 3, 32, 32))
+    assert again.backbone.network.all[0] is again.backbone.network.left
+
+
 def test_a_plain_model_takes_no_backbone():
     with pytest.raises(ValueError, match="holds no hybrid"):
         codanet.load("cifar10", backbone=Stranger())

@@ -114,6 +114,24 @@ def test_b_cos_contributions_are_exact():
     assert torch.allclose(black, torch.full_like(black, LOGIT_BIAS), atol=1e-6)
 
 
+def test_b_cos_explanations_in_every_mode_and_precision():
+    model, images = trained_bcos().float(), torch.rand(2, 3, 16, 16)
+    rows = model.explain(images, "all").rows
+    for mode in (torch.no_grad, torch.inference_mode, torch.enable_grad):
+        with mode():
+            assert torch.allclose(model.explain(images, "all").rows, rows)
+    assert torch.allclose(model.explain(images.double(), "all").rows, rows)
+    with torch.inference_mode():
+        loaned = images.clone()
+    assert torch.allclose(model.explain(loaned, "all").rows, rows)
+
+
+@pytest.mark.parametrize("images", [torch.zeros(2, 3, 16, 16, dtype=torch.uint8), torch.zeros(0, 3, 16, 16)])
+def test_what_a_b_cos_network_cannot_be_shown(images):
+    with pytest.raises(ValueError, match="must be floating point in .0, 1., at least one"):
+        trained_bcos().explain(images)
+
+
 def test_b_cos_explanations_in_two_threads_keep_apart(monkeypatch):
     """On the page several visitors ask at once: one who has finished must not thaw the cosines of another."""
     model, images = trained_bcos(), torch.rand(1, 3, 16, 16).double()
@@ -228,6 +246,17 @@ def test_vgg_pools_five_times():
     model = create_peer("vgg19_bn").eval()
     assert model.features(torch.rand(1, 3, 96, 96)).shape == (1, 512, 3, 3)
     assert sum(isinstance(layer, torch.nn.Conv2d) for layer in model.layers) == 16
+
+
+def test_a_senn_in_training_is_asked_as_it_will_be_used():
+    """And learns nothing from it: its batch norms keep what they have."""
+    torch.manual_seed(0)
+    model, images, targets = create_peer("senn", num_classes=3), torch.rand(2, 3, 16, 16), torch.tensor([0, 2])
+    expected = model.eval().own_maps(images, targets)
+    state = {key: value.clone() for key, value in model.train().state_dict().items()}
+    assert torch.equal(model.own_maps(images, targets), expected)
+    assert model.training
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
 
 
 @pytest.mark.parametrize("name", PEERS)

@@ -209,6 +209,22 @@ def test_a_file_in_the_home_of_a_user(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     codanet.save(codanet.create_model("nano_coda"), tmp_path / "mine.safetensors")
     assert codanet.load("~/mine.safetensors").name == "nano_coda"
+    assert codanet.save(codanet.create_model("nano_coda"), "~/yours.safetensors") == tmp_path / "yours.safetensors"
+    assert codanet.load("~/yours.safetensors").name == "nano_coda"
+
+
+def test_a_model_in_a_compilers_wrapper_is_kept_without_it(model, tmp_path):
+    for inner in (model, create_peer("senn", num_classes=3)):
+        path = codanet.save(torch.compile(inner), tmp_path / "model.safetensors")
+        again = codanet.load(path)
+        assert type(again) is type(inner)
+        assert all(torch.equal(value, inner.state_dict()[key]) for key, value in again.state_dict().items())
+
+
+def test_a_network_of_another_kind_is_not_kept(tmp_path):
+    with pytest.raises(ValueError, match="a Linear was given: only a CoDANet, a hybrid or a peer is kept"):
+        codanet.save(torch.nn.Linear(2, 2), tmp_path / "model.safetensors")
+    assert not list(tmp_path.iterdir())
 
 
 def test_peers_are_kept_and_refused_as_other_models_are(tmp_path):

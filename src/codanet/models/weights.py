@@ -16,13 +16,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from .._support.files import replacing
+from .._support.files import expanded, replacing
 from .._support.limits import parse_json, shown
 from .._support.version import __version__
 from .digest import content_digest
 from .hybrid import HybridNet, channels_last
 from .hybrid_file import described, halved, in_one_precision, read_features, untrained
-from .network import CoDANet, Layer
+from .network import CoDANet, Layer, bare
 from .peer_file import PEER_FORMAT, described_peer, fill, untrained_peer
 from .peers import Peer
 from .weight_files import weights_file
@@ -44,7 +44,8 @@ def save(
     """Write a model to one file, all of it or nothing, with its architecture, class names and provenance.
 
     Args:
-        model: A CoDANet whose `rescale` is a name, as a function cannot be kept in a file; or a peer.
+        model: A CoDANet whose `rescale` is a name, as a function cannot be kept in a file; or a peer. One inside
+            torch.compile's wrapper is kept without it.
         path: Where to write, usually ending in .safetensors. A file that is there is replaced.
         provenance: Text, numbers and lists to keep in the header besides the model's own: data, settings, accuracy.
         half_backbone: Keep the filters of a hybrid's backbone in float16: half the size, and read back as float32.
@@ -53,14 +54,18 @@ def save(
         The path.
 
     Raises:
-        ValueError: If the file cannot be written or the provenance is not JSON.
+        ValueError: If the model is of another kind, the file cannot be written or the provenance is not JSON.
 
     Examples:
         >>> import codanet
         >>> codanet.save(codanet.create_model("nano_coda"), "model.safetensors")  # doctest: +SKIP
         PosixPath('model.safetensors')
     """
-    path = Path(path)
+    path, model = expanded(path), cast(CoDANet, bare(model))
+    if not isinstance(model, (CoDANet, Peer)):
+        raise ValueError(
+            f"a {type(model).__name__} was given: only a CoDANet, a hybrid or a peer is kept in such a file"
+        )
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the name of a file, such as {path / 'model.safetensors'}")
     if half_backbone and not isinstance(model, HybridNet):
@@ -68,7 +73,7 @@ def save(
     header = described_peer(model) if isinstance(model, Peer) else _described(model)
     header["provenance"] = {**model.provenance, **(provenance or {})}
     kept = model.state_dict() if isinstance(model, Peer) else _kept(model)
-    tensors = {key: value.detach().cpu().contiguous() for key, value in kept.items()}
+    tensors = _apart({key: value.detach().cpu().contiguous() for key, value in kept.items()})
     tensors = halved(tensors) if half_backbone else tensors
     try:
         words = json.dumps(header)
@@ -105,6 +110,17 @@ def _described(model: CoDANet) -> dict[str, Any]:
 def _kept(model: CoDANet) -> dict[str, Tensor]:
     """What of a model belongs into a file."""
     return {key: value for key, value in model.state_dict().items() if not key.endswith(STEPS_COUNTED)}
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Each in memory of its own, as a file needs it: a backbone may have one tensor under two names."""
+    places: set[int] = set()
+    apart = {}
+    for key, value in tensors.items():
+        place = value.untyped_storage().data_ptr()
+        apart[key] = value.clone() if place in places else value
+        places.add(place)
+    return apart
 
 
 def _read(path: Path) -> tuple[Any, dict[str, Tensor], dict[str, str]]:

@@ -115,6 +115,11 @@ class BcosResNet(Peer, SelfExplaining):
         if images.ndim != 4 or images.shape[1] not in (self.image_channels, 2 * self.image_channels):
             channels = self.image_channels
             raise ValueError(f"images are {list(images.shape)}: they must be [N, {channels}, H, W], or encoded")
+        if not images.is_floating_point() or 0 in images.shape:
+            raise ValueError(
+                f"images are {images.dtype} {list(images.shape)}: they must be floating point in [0, 1], at least one"
+            )
+        images = images.to(self.dtype)
         return images if images.shape[1] != self.image_channels else torch.cat([images, 1 - images], 1)
 
     def features(self, encoded: Tensor) -> Tensor:
@@ -152,10 +157,11 @@ class BcosResNet(Peer, SelfExplaining):
         return Explanation.of(self, encoded, logits, targets, rows, several)
 
     def _explained(self, encoded: Tensor, targets: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        with torch.enable_grad(), self.frozen():
+        # the gradient is the row, so there must be one under inference mode, too; what was made there is copied
+        with torch.inference_mode(False), torch.enable_grad(), self.frozen():
             inputs = encoded.detach().clone().requires_grad_()
             logits = self.classify(self.features(inputs))
-            chosen = logits.argmax(1, keepdim=True) if targets is None else targets
+            chosen = logits.argmax(1, keepdim=True) if targets is None else targets.clone()
             rows = [
                 torch.autograd.grad(logits.gather(1, each[:, None]).sum(), inputs, retain_graph=True)[0]
                 for each in chosen.unbind(1)

@@ -7,9 +7,9 @@ original's losses for reconstruction and stability.
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from ..classifier import evaluating
 from ..feature_explanation import spread
 from ..network import LOGIT_BIAS
 from ..self_explaining import SelfExplaining
@@ -52,10 +52,10 @@ class SENN(Peer, SelfExplaining):
     def classify(self, maps: Tensor) -> Tensor:
         return maps.mean((2, 3)) + self.logit_bias
 
-    @torch.no_grad()
     def own_maps(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """What a place adds to the logit, spread evenly over the pixels that it stands for."""
-        places = self.features(inputs)  # [N, classes, h, w]
+        with evaluating(self):
+            places = self.features(inputs)  # [N, classes, h, w]
         several = targets.view(len(inputs), -1)
         chosen = places.gather(1, several[..., None, None].expand(-1, -1, *places.shape[2:]))
         pixels = spread(chosen / (places.shape[2] * places.shape[3]), inputs.shape[2], inputs.shape[3])
