@@ -32,9 +32,9 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
     """torch.compile, told what suits Dynamic Alignment layers.
 
     It keeps 0.3 of what it would keep for the backward pass: the norms' products are made again there, which are cheap
-    beside the convolutions; a step of an S-CoDA at rank 1/4, batch 16, 32x32, has its peak at about 100 MiB. And it computes
-    a chain of a dozen operations on [P, n] once, before it is spread over the R rows of [P, R, n], instead of once in
-    every row: a step of a rank-1/8 S-CoDA in a sixth less time.
+    beside the convolutions; a step of an S-CoDA at rank 1/4, batch 16, 32x32, has its peak at about 100 MiB. And it
+    computes a chain of a dozen operations on [P, n] once, before it is spread over the R rows of [P, R, n], instead of
+    once in every row: a step of a rank-1/8 S-CoDA in a sixth less time.
     """
     if not options.keys() & {"mode", "backend"}:
         options["options"] = {"realize_opcount_threshold": 12, **(options.get("options") or {})}
