@@ -74,6 +74,8 @@ def test_bad_files(model, tmp_path, damage):
         (lambda t: t.update(extra=torch.zeros(2)), r"unexpected \['extra'\]"),
         (lambda t: t.update({"layers.0.B": torch.zeros(2, 2)}), "layers.0.B of shape"),
         (lambda t: t["layers.0.B"].fill_(float("nan")), "not finite"),
+        (lambda t: t.update({"layers.0.B": t["layers.0.B"].to(torch.float8_e4m3fn)}), "not finite floats"),
+        (lambda t: t.update({"layers.0.B": t["layers.0.B"].to(torch.int8)}), "not finite floats"),
     ],
 )
 def test_tensors_that_do_not_fit(model, tmp_path, change, words):

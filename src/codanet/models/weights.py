@@ -30,6 +30,7 @@ from .weight_files import weights_file
 FORMAT, HYBRID_FORMAT = 1, 2
 HEADER, DIGEST = "codanet", "sha256"
 STEPS_COUNTED = "num_batches_tracked"  # by a batch norm in training: of no use afterwards
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # that a model computes with
 MOST_LAYERS = 1000
 MOST_PRODUCTS = 2**30  # numbers that a layer makes of one picture on the way: 4 GiB in float32
 
@@ -260,7 +261,8 @@ def check_tensors(path: object, expected: Mapping[str, Tensor], given: Mapping[s
         if given[key].shape != wanted.shape:
             shape = list(given[key].shape)
             raise ValueError(f"{path} has {key} of shape {shape}: the model needs {list(wanted.shape)}")
-        if given[key].is_floating_point() != wanted.is_floating_point() or not given[key].isfinite().all():
+        floats = given[key].dtype in FLOATS
+        if floats != wanted.is_floating_point() or (floats and not given[key].isfinite().all()):
             raise ValueError(
                 f"{path} has {key} with numbers that are not finite floats: it is damaged, so save it again"
             )
