@@ -201,6 +201,25 @@ def test_import_refuses_tensors_that_do_not_fit_each_other(key, rows):
         codanet.import_state_dict({**state, name: state[name][:-rows]})
 
 
+@pytest.mark.parametrize("sides", [(0, 6, 3, 3), (8, 0, 3, 3), (8, 6, 0, 0), (8, 6, 1, 3), (8, 6, 3, 1)])
+def test_import_refuses_filters_that_are_none(sides):
+    state, name = published(create_model("nano_coda")), "network.0.weighting_f.0.weight"
+    with pytest.raises(ValueError, match=f"{re.escape(str(list(sides)))}: it must be .r, C, k, k"):
+        codanet.import_state_dict({**state, name: torch.zeros(sides)})
+
+
+def test_import_leaves_alone_what_is_not_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    state = published(create_model("nano_coda"))
+    torch.save(state, tmp_path / "model.pt")
+    random = torch.get_rng_state()
+    assert codanet.import_state_dict("~/model.pt").name == "nano_coda"
+    assert torch.equal(torch.get_rng_state(), random)
+    for options in ({"num_classes": 10}, {"pretrained": True}):
+        with pytest.raises(ValueError, match="are the state dict's own: leave it out"):
+            codanet.import_state_dict(state, **options)
+
+
 def test_provenance_that_is_no_json_is_told(tmp_path):
     with pytest.raises(ValueError, match="provenance cannot be written as JSON"):
         codanet.save(codanet.create_model("nano_coda"), tmp_path / "model.safetensors", {"by": object()})
