@@ -272,11 +272,14 @@ def test_peers_are_kept_and_refused_as_other_models_are(tmp_path):
         codanet.create_model("s_coda", path)
 
 
-def test_the_names_of_peers_are_taken():
+def test_the_names_of_peers_and_of_trained_weights_are_taken():
     mine = codanet.Architecture((codanet.Layer(4, 2), codanet.Layer(10, 2, kernel_size=1)), 8, temperature=2)
     assert tuple(PEERS) == PEER_NAMES
     for name in PEER_NAMES:
         with pytest.raises(ValueError, match=f"'{name}' is the name of a peer"):
+            codanet.register_model(name, mine)
+    for name in codanet.list_models(pretrained=True):
+        with pytest.raises(ValueError, match=f"'{name}' is the name of trained weights"):
             codanet.register_model(name, mine)
 
 
