@@ -303,6 +303,15 @@ def test_models_as_timm_users_expect():
         assert model.provenance == codanet.load("cifar10").provenance
 
 
+def test_trained_weights_keep_their_precision_and_draw_nothing(model, tmp_path):
+    path = codanet.save(model.double(), tmp_path / "model.safetensors")
+    random = torch.get_rng_state()
+    again = codanet.create_model("nano_coda", pretrained=path)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(value, model.state_dict()[key]) for key, value in again.state_dict().items())
+    assert codanet.create_model("nano_coda", pretrained=path, num_classes=5).dtype == torch.float64
+
+
 def test_trained_weights_with_other_classes_keep_all_but_the_last_layer():
     trained = codanet.load("cifar10")
     model = codanet.create_model("s_coda_r1_8", pretrained=True, num_classes=3)
