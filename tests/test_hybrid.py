@@ -111,6 +111,31 @@ def test_the_callers_network_is_left_alone(stranger):
     assert all(torch.equal(value, before[key]) for key, value in stranger.state_dict().items())
 
 
+class InPlace(nn.Module):
+    """Normalises what it is given in its place, as is done to save memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, 2, 1)
+
+    def forward(self, images):
+        return self.conv(images.sub_(0.5).div_(0.5))
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_the_callers_images_are_left_alone(layout):
+    model = small(InPlace(), "conv")
+    images = torch.rand(2, 3, 32, 32).contiguous(memory_format=layout)
+    before = images.clone()
+    why = model.explain(images)
+    assert torch.equal(images, before)
+    assert torch.equal(why.images, before)
+    assert torch.allclose(model.explain(images).logits, why.logits)
+    model.backbone.requires_grad_()
+    model(images)
+    assert torch.equal(images, before)
+
+
 def test_a_frozen_backbone_stays_as_it_is_while_the_layers_learn(stranger):
     model = small(stranger, "join").train()
     before = {key: value.clone() for key, value in model.backbone.state_dict().items()}

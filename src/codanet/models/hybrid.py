@@ -228,10 +228,11 @@ class HybridNet(CoDANet):
         needed = torch.is_grad_enabled() and (
             images.requires_grad or any(parameter.requires_grad for parameter in self.backbone.parameters())
         )
+        # a copy, since a backbone may normalise what it is given in its place
         if needed or torch.compiler.is_compiling() or images.device.type != "cpu":
-            maps: Tensor = self.backbone(images)
+            maps: Tensor = self.backbone(images.clone())
             return maps
-        images = images.contiguous(memory_format=torch.channels_last)
+        images = images.clone(memory_format=torch.channels_last)
         return torch.cat([self.backbone(some) for some in images.split(IMAGES_AT_ONCE)])
 
     def parts(self) -> tuple[nn.Module, nn.Module, str]:
