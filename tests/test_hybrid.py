@@ -136,6 +136,14 @@ def test_the_callers_images_are_left_alone(layout):
     assert torch.equal(images, before)
 
 
+@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16, torch.float16])
+def test_a_backbone_in_another_precision_is_brought_to_that_of_the_layers(stranger, kind):
+    model = small(stranger.to(kind), "join")
+    assert stranger.left.weight.dtype == kind
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    assert model.explain(torch.rand(1, 3, 32, 32)).completeness_error().max() < 1e-5
+
+
 def test_a_frozen_backbone_stays_as_it_is_while_the_layers_learn(stranger):
     model = small(stranger, "join").train()
     before = {key: value.clone() for key, value in model.backbone.state_dict().items()}

@@ -120,8 +120,9 @@ class HybridNet(CoDANet):
     """Images [N, C, H, W] in [0, 1], or encoded features [N, C', h, w], to logits [N, classes].
 
     Args:
-        features: Images to maps: a backbone as far as the layer. It stays in eval mode, so that its batch norms keep
-            what they learnt, and is frozen unless its parameters are set free.
+        features: Images to maps no larger than they are: a backbone as far as the layer. It stays in eval mode, so
+            that its batch norms keep what they learnt, and is frozen unless its parameters are set free. It is brought
+            to the precision of the layers.
         layers: Of Dynamic Alignment Units; the last one's units are the classes.
         image_channels: 3 for RGB, 1 for grey.
         image_size: The side, or (height, width), of the images that it is meant for.
@@ -175,7 +176,7 @@ class HybridNet(CoDANet):
         if encoding not in ENCODINGS:
             raise ValueError(f"unknown encoding {encoding!r}{nearest(encoding, ENCODINGS)}")
         self.encoding, self.backbone_name, self.layer = encoding, backbone, layer
-        self.backbone = channels_last(features.requires_grad_(False))
+        self.backbone = channels_last(features.requires_grad_(False).to(self.dtype))
         channels, self.stride = self._probe()
         self.encoded_channels = 2 * channels if encoding == "split" else channels
         if self.encoded_channels == image_channels:
@@ -197,7 +198,7 @@ class HybridNet(CoDANet):
         assert self.image_size is not None
         self.backbone.eval()
         parameter = next(self.backbone.parameters(), self.dau_layers[0].A)
-        blank = torch.zeros(1, self.image_channels, *self.image_size, dtype=parameter.dtype, device=parameter.device)
+        blank = torch.zeros(1, self.image_channels, *self.image_size, dtype=self.dtype, device=parameter.device)
         maps = self.backbone(blank)
         if not isinstance(maps, Tensor) or maps.ndim != 4:
             what = f"a tensor {list(maps.shape)}" if isinstance(maps, Tensor) else type(maps).__name__
