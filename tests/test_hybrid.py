@@ -144,6 +144,14 @@ def test_a_backbone_in_another_precision_is_brought_to_that_of_the_layers(strang
     assert model.explain(torch.rand(1, 3, 32, 32)).completeness_error().max() < 1e-5
 
 
+def test_maps_larger_than_the_image_are_refused():
+    """Several positions to a pixel: a map over pixels would leave some of them out."""
+    wide = nn.Sequential(nn.Conv2d(3, 8, 3, padding=2), nn.Upsample(scale_factor=4))
+    for layer, side in (("0", 34), ("1", 136)):
+        with pytest.raises(ValueError, match=f"gives maps of {side}x{side} for images of 32x32: choose one"):
+            small(wide, layer)
+
+
 def test_a_frozen_backbone_stays_as_it_is_while_the_layers_learn(stranger):
     model = small(stranger, "join").train()
     before = {key: value.clone() for key, value in model.backbone.state_dict().items()}

@@ -136,7 +136,7 @@ class HybridNet(CoDANet):
         provenance: Where it comes from; kept in files.
 
     Raises:
-        ValueError: If the encoding is unknown, or the layer gives no map [N, C, h, w].
+        ValueError: If the encoding is unknown, or the layer gives no map [N, C, h, w], or one larger than the image.
 
     Examples:
         >>> net = HybridNet(nn.Conv2d(3, 8, 3, stride=2, padding=1), head_layers(2, (4,), rank=2), image_size=16)
@@ -203,6 +203,12 @@ class HybridNet(CoDANet):
         if not isinstance(maps, Tensor) or maps.ndim != 4:
             what = f"a tensor {list(maps.shape)}" if isinstance(maps, Tensor) else type(maps).__name__
             raise ValueError(f"layer {self.layer!r} gives {what}: choose one that gives a map [N, C, h, w]")
+        if maps.shape[2] > self.image_size[0] or maps.shape[3] > self.image_size[1]:  # several positions to a pixel
+            sizes = ["x".join(map(str, sides)) for sides in (maps.shape[2:], self.image_size)]
+            raise ValueError(
+                f"layer {self.layer!r} gives maps of {sizes[0]} for images of {sizes[1]}: choose one whose maps are no "
+                "larger than the image"
+            )
         return maps.shape[1], round(self.image_size[0] / maps.shape[2])
 
     def train(self, mode: bool = True) -> "HybridNet":
