@@ -152,6 +152,23 @@ def test_maps_larger_than_the_image_are_refused():
             small(wide, layer)
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda maps: maps[:0], r"features are torch.float32 \[0, 16, 8, 8\]"),
+        (lambda maps: maps.int(), "features are torch.int32"),
+        (lambda maps: maps * torch.nan, "not finite"),
+        (lambda maps: maps.to("meta"), "features are on meta"),
+    ],
+)
+def test_features_are_checked(stranger, change, words):
+    model = small(stranger, "join")
+    features = change(model.encode(torch.rand(2, 3, 32, 32)))
+    for call in (model, model.explain, model.trace):
+        with pytest.raises(ValueError, match=words):
+            call(features)
+
+
 def test_a_frozen_backbone_stays_as_it_is_while_the_layers_learn(stranger):
     model = small(stranger, "join").train()
     before = {key: value.clone() for key, value in model.backbone.state_dict().items()}

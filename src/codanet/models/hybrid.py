@@ -259,8 +259,20 @@ class HybridNet(CoDANet):
     def encode(self, images: Tensor) -> Tensor:
         """What the Dynamic Alignment layers see of images, [N, C', h, w]; encoded features stay as they are."""
         if isinstance(images, Tensor) and images.ndim == 4 and images.shape[1] == self.encoded_channels:
-            return images.to(self.dtype)
+            return self._checked_features(images)
         return self.encode_maps(self.maps(images))
+
+    def _checked_features(self, features: Tensor) -> Tensor:
+        if not features.is_floating_point() or 0 in features.shape:
+            raise ValueError(
+                f"features are {features.dtype} {list(features.shape)}: they must be floating point, at least one"
+            )
+        if features.device != self.device:
+            raise ValueError(f"features are on {features.device}, the model is on {self.device}: move one of them")
+        unseen = torch.compiler.is_compiling() or (self.training and features.device.type != "cpu")
+        if not unseen and not features.isfinite().all():
+            raise ValueError("features hold numbers that are not finite: compute them again")
+        return features.to(self.dtype)
 
     def _checked_photographs(self, images: Tensor) -> Tensor:
         channels = self.image_channels
