@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from codanet.models.digest import model_digest
 from codanet.models.efficientnet_lite import CUTS, efficientnet_lite0
 from codanet.models.feature_explanation import FeatureExplanation, spread
 from codanet.models.hybrid import HybridNet, UpTo, head_layers, hybrid
@@ -167,6 +168,13 @@ def test_features_are_checked(stranger, change, words):
     for call in (model, model.explain, model.trace):
         with pytest.raises(ValueError, match=words):
             call(features)
+
+
+def test_hybrids_cut_at_other_layers_are_told_apart(stranger):
+    model = small(stranger, "left")
+    digest = model_digest(model)
+    model.backbone.layer = "right"
+    assert model_digest(model) != digest
 
 
 def test_a_frozen_backbone_stays_as_it_is_while_the_layers_learn(stranger):

@@ -39,6 +39,9 @@ class UpTo(nn.Module):
             raise ValueError(f"unknown layer {layer!r} of {type(network).__name__}{_near(layer, names)}")
         self.network, self.layer = network, layer
 
+    def extra_repr(self) -> str:
+        return self.layer
+
     def forward(self, images: Tensor) -> Tensor:
         made: list[Any] = []
         # several threads may look at their own images at once; a compiler traces one and cannot ask which
