@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -272,6 +273,9 @@ def test_explanations_are_joined_as_they_were_made(stranger):
         why = model.explain(given)
         whole = FeatureExplanation.joined([why.part(slice(0, 2)), why.part(2)])
         assert torch.equal(whole.contributions, why.contributions)
+        for last in (np.int64(2), np.int64(-1), torch.tensor(2)):
+            assert torch.equal(why.part(last).positions, why.positions[2:])
+            assert given is maps or torch.equal(why.part(last).images, images[2:])
         assert whole.exact_for == why.exact_for
         assert (whole.photographs is None) == (given is maps)
     with pytest.raises(ValueError, match="features were explained, not images"):
