@@ -118,6 +118,17 @@ def test_images_are_checked_as_ever_and_taken_in_chunks(tmp_path, monkeypatch):
     assert session.runs == 3 + 3
 
 
+def test_it_is_read_under_inference_mode(tmp_path):
+    model, path = tiny(), tmp_path / "model.onnx"
+    codanet.export(model, path)
+    images = torch.rand(2, 3, 9, 11)
+    with torch.inference_mode():
+        net = load(path)
+        assert torch.allclose(net.explain(images).rows, model.explain(images).rows, atol=1e-6)
+    net.requires_grad_()
+    net(images).sum().backward()
+
+
 def test_half_precision(tmp_path):
     model = tiny()
     net, _ = exported(model, tmp_path / "model.onnx", half=True)

@@ -226,6 +226,17 @@ def test_provenance_that_is_no_json_is_told(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_model_loaded_under_inference_mode_can_be_trained(model, tmp_path):
+    for each in (model, create_peer("senn", num_classes=3)):
+        path = codanet.save(each, tmp_path / "model.safetensors")
+        with torch.inference_mode():
+            again = codanet.load(path)
+            expected = again(torch.ones(1, 3, 12, 10))
+        logits = again(torch.ones(1, 3, 12, 10))
+        assert torch.allclose(logits, expected, atol=1e-6)
+        logits.sum().backward()
+
+
 def test_a_file_in_the_home_of_a_user(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     codanet.save(codanet.create_model("nano_coda"), tmp_path / "mine.safetensors")

@@ -113,7 +113,10 @@ def load(path: str | os.PathLike[str]) -> CoDANet:
         torch.Size([1, 32, 32])
     """
     file = weights_file(path)
-    return _read(file) if file.suffix.lower() == SUFFIX else weights.load(path)
+    if file.suffix.lower() != SUFFIX:
+        return weights.load(path)
+    with torch.inference_mode(False):  # what is made under it could never be trained
+        return _read(file)
 
 
 def _read(path: Path) -> ExportedNet:

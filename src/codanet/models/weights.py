@@ -164,7 +164,11 @@ def load(path: str | os.PathLike[str], *, compile: bool = False, backbone: nn.Mo
         >>> codanet.load("cifar10").image_size
         (32, 32)
     """
-    path = weights_file(path)
+    with torch.inference_mode(False):  # what is made under it could never be trained
+        return _loaded(weights_file(path), compile, backbone)
+
+
+def _loaded(path: Path, compile: bool, backbone: nn.Module | None) -> CoDANet:
     if path.suffix.lower() == ".onnx":
         raise ValueError(f"{path} is an exported graph: open it with codanet.export.load, which takes both kinds")
     header, tensors, metadata = _read(path)
@@ -229,7 +233,7 @@ def _check_digest(path: Path, metadata: Mapping[str, str], tensors: Mapping[str,
         warnings.warn(
             f"{path} was written before weights had a digest, so that damage to it would not be noticed: save it again "
             "with codanet.save",
-            stacklevel=3,
+            stacklevel=4,  # the line that called load
         )
     elif metadata[DIGEST] != content_digest(metadata[HEADER], tensors):
         raise ValueError(f"{path} has changed since it was written (its digest differs): fetch or save it again")
