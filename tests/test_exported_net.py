@@ -153,6 +153,11 @@ def damaged(path: Path, what: str) -> None:
         first.CopyFrom(onnx.numpy_helper.from_array(values, first.name))
     if what == "nodes":
         del graph.graph.node[3:]
+    if what == "inputs":
+        del graph.graph.input[:]
+    if what == "elsewhere":
+        onnx.external_data_helper.set_external_data(graph.graph.initializer[0], "elsewhere.bin")
+        graph.graph.initializer[0].ClearField("raw_data")
     path.write_bytes(graph.SerializeToString())
 
 
@@ -165,6 +170,8 @@ def damaged(path: Path, what: str) -> None:
         ("weights", "does not fit the model: missing"),
         ("nan", "not finite"),
         ("nodes", "does not run in onnxruntime"),
+        ("inputs", "does not run in onnxruntime"),
+        ("elsewhere", "takes weights from other files, as none of ours does"),
     ],
 )
 def test_damaged_files_are_refused_in_a_sentence(tmp_path, what, words):
