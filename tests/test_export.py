@@ -220,7 +220,9 @@ def test_a_full_disk(tmp_path, monkeypatch):
 def test_torch_export_without_codanet(tmp_path):
     layers = [Layer(5, 2, stride=2), Layer(4, 3, kernel_size=1)]  # every one costs seconds to trace
     model = CoDANet(layers, image_size=9, temperature=3.0, class_names=tuple("abcd")).eval()
+    state = torch.get_rng_state()
     made = codanet.export(model, tmp_path / "model.pt2", rows=True)
+    assert torch.equal(torch.get_rng_state(), state)
     assert made.differences.small
     images, targets = torch.rand(3, 3, 12, 9), torch.tensor([-1, 1, 4])
     torch.save((images, targets), tmp_path / "inputs.pt")

@@ -118,6 +118,17 @@ def test_images_are_checked_as_ever_and_taken_in_chunks(tmp_path, monkeypatch):
     assert session.runs == 3 + 3
 
 
+def test_it_is_read_under_inference_mode(tmp_path):
+    model, path = tiny(), tmp_path / "model.onnx"
+    codanet.export(model, path)
+    images = torch.rand(2, 3, 9, 11)
+    with torch.inference_mode():
+        net = load(path)
+        assert torch.allclose(net.explain(images).rows, model.explain(images).rows, atol=1e-6)
+    net.requires_grad_()
+    net(images).sum().backward()
+
+
 def test_half_precision(tmp_path):
     model = tiny()
     net, _ = exported(model, tmp_path / "model.onnx", half=True)
@@ -142,6 +153,11 @@ def damaged(path: Path, what: str) -> None:
         first.CopyFrom(onnx.numpy_helper.from_array(values, first.name))
     if what == "nodes":
         del graph.graph.node[3:]
+    if what == "inputs":
+        del graph.graph.input[:]
+    if what == "elsewhere":
+        onnx.external_data_helper.set_external_data(graph.graph.initializer[0], "elsewhere.bin")
+        graph.graph.initializer[0].ClearField("raw_data")
     path.write_bytes(graph.SerializeToString())
 
 
@@ -154,6 +170,8 @@ def damaged(path: Path, what: str) -> None:
         ("weights", "does not fit the model: missing"),
         ("nan", "not finite"),
         ("nodes", "does not run in onnxruntime"),
+        ("inputs", "does not run in onnxruntime"),
+        ("elsewhere", "takes weights from other files, as none of ours does"),
     ],
 )
 def test_damaged_files_are_refused_in_a_sentence(tmp_path, what, words):

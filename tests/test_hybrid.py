@@ -2,10 +2,12 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from codanet.models.digest import model_digest
 from codanet.models.efficientnet_lite import CUTS, efficientnet_lite0
 from codanet.models.feature_explanation import FeatureExplanation, spread
 from codanet.models.hybrid import HybridNet, UpTo, head_layers, hybrid
@@ -111,6 +113,71 @@ def test_the_callers_network_is_left_alone(stranger):
     assert all(torch.equal(value, before[key]) for key, value in stranger.state_dict().items())
 
 
+class InPlace(nn.Module):
+    """Normalises what it is given in its place, as is done to save memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, 2, 1)
+
+    def forward(self, images):
+        return self.conv(images.sub_(0.5).div_(0.5))
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_the_callers_images_are_left_alone(layout):
+    model = small(InPlace(), "conv")
+    images = torch.rand(2, 3, 32, 32).contiguous(memory_format=layout)
+    before = images.clone()
+    why = model.explain(images)
+    assert torch.equal(images, before)
+    assert torch.equal(why.images, before)
+    assert torch.allclose(model.explain(images).logits, why.logits)
+    model.backbone.requires_grad_()
+    model(images)
+    assert torch.equal(images, before)
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16, torch.float16])
+def test_a_backbone_in_another_precision_is_brought_to_that_of_the_layers(stranger, kind):
+    model = small(stranger.to(kind), "join")
+    assert stranger.left.weight.dtype == kind
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    assert model.explain(torch.rand(1, 3, 32, 32)).completeness_error().max() < 1e-5
+
+
+def test_maps_larger_than_the_image_are_refused():
+    """Several positions to a pixel: a map over pixels would leave some of them out."""
+    wide = nn.Sequential(nn.Conv2d(3, 8, 3, padding=2), nn.Upsample(scale_factor=4))
+    for layer, side in (("0", 34), ("1", 136)):
+        with pytest.raises(ValueError, match=f"gives maps of {side}x{side} for images of 32x32: choose one"):
+            small(wide, layer)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda maps: maps[:0], r"features are torch.float32 \[0, 16, 8, 8\]"),
+        (lambda maps: maps.int(), "features are torch.int32"),
+        (lambda maps: maps * torch.nan, "not finite"),
+        (lambda maps: maps.to("meta"), "features are on meta"),
+    ],
+)
+def test_features_are_checked(stranger, change, words):
+    model = small(stranger, "join")
+    features = change(model.encode(torch.rand(2, 3, 32, 32)))
+    for call in (model, model.explain, model.trace):
+        with pytest.raises(ValueError, match=words):
+            call(features)
+
+
+def test_hybrids_cut_at_other_layers_are_told_apart(stranger):
+    model = small(stranger, "left")
+    digest = model_digest(model)
+    model.backbone.layer = "right"
+    assert model_digest(model) != digest
+
+
 def test_a_frozen_backbone_stays_as_it_is_while_the_layers_learn(stranger):
     model = small(stranger, "join").train()
     before = {key: value.clone() for key, value in model.backbone.state_dict().items()}
@@ -206,6 +273,9 @@ def test_explanations_are_joined_as_they_were_made(stranger):
         why = model.explain(given)
         whole = FeatureExplanation.joined([why.part(slice(0, 2)), why.part(2)])
         assert torch.equal(whole.contributions, why.contributions)
+        for last in (np.int64(2), np.int64(-1), torch.tensor(2)):
+            assert torch.equal(why.part(last).positions, why.positions[2:])
+            assert given is maps or torch.equal(why.part(last).images, images[2:])
         assert whole.exact_for == why.exact_for
         assert (whole.photographs is None) == (given is maps)
     with pytest.raises(ValueError, match="features were explained, not images"):

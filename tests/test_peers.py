@@ -1,5 +1,6 @@
 """The peers: sizes as published, a known answer of each, and the way through training, files and metrics."""
 
+import json
 import threading
 from itertools import pairwise
 from types import SimpleNamespace
@@ -8,6 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 import codanet
 from codanet.attribution import GradCam, Registered, attribute, settings_of
@@ -270,6 +273,23 @@ def test_files_bring_a_peer_back(name, tmp_path):
     assert again.provenance["seed"] == 3
     x = torch.rand(1, 3, 16, 16)
     assert torch.equal(again(x), model(x))
+    codanet.save(model.double(), tmp_path / "peer.safetensors")
+    state = torch.get_rng_state()
+    again = codanet.load(tmp_path / "peer.safetensors")
+    assert torch.equal(torch.get_rng_state(), state)
+    assert {buffer.dtype for buffer in again.buffers()} <= {torch.float64, torch.int64}
+    assert torch.equal(again(x.double()), model(x.double()))
+    again(x.double()).sum().backward()
+
+
+def test_no_peer_is_made_of_what_a_header_only_claims(tmp_path):
+    path = codanet.save(create_peer("senn", num_classes=3), tmp_path / "peer.safetensors")
+    tensors = load_file(path)
+    with safe_open(path, "pt") as file:
+        header = json.loads(file.metadata()["codanet"])
+    save_file(tensors, path, {"codanet": json.dumps(header | {"num_classes": 2**40})})  # 9 PB of weights
+    with pytest.raises(ValueError, match="of shape .*: the model needs"):
+        codanet.load(path)
 
 
 @pytest.mark.parametrize("name", ["resnet20", "bcos_resnet20"])

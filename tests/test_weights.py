@@ -74,6 +74,8 @@ def test_bad_files(model, tmp_path, damage):
         (lambda t: t.update(extra=torch.zeros(2)), r"unexpected \['extra'\]"),
         (lambda t: t.update({"layers.0.B": torch.zeros(2, 2)}), "layers.0.B of shape"),
         (lambda t: t["layers.0.B"].fill_(float("nan")), "not finite"),
+        (lambda t: t.update({"layers.0.B": t["layers.0.B"].to(torch.float8_e4m3fn)}), "not finite floats"),
+        (lambda t: t.update({"layers.0.B": t["layers.0.B"].to(torch.int8)}), "not finite floats"),
     ],
 )
 def test_tensors_that_do_not_fit(model, tmp_path, change, words):
@@ -199,10 +201,40 @@ def test_import_refuses_tensors_that_do_not_fit_each_other(key, rows):
         codanet.import_state_dict({**state, name: state[name][:-rows]})
 
 
+@pytest.mark.parametrize("sides", [(0, 6, 3, 3), (8, 0, 3, 3), (8, 6, 0, 0), (8, 6, 1, 3), (8, 6, 3, 1)])
+def test_import_refuses_filters_that_are_none(sides):
+    state, name = published(create_model("nano_coda")), "network.0.weighting_f.0.weight"
+    with pytest.raises(ValueError, match=f"{re.escape(str(list(sides)))}: it must be .r, C, k, k"):
+        codanet.import_state_dict({**state, name: torch.zeros(sides)})
+
+
+def test_import_leaves_alone_what_is_not_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    state = published(create_model("nano_coda"))
+    torch.save(state, tmp_path / "model.pt")
+    random = torch.get_rng_state()
+    assert codanet.import_state_dict("~/model.pt").name == "nano_coda"
+    assert torch.equal(torch.get_rng_state(), random)
+    for options in ({"num_classes": 10}, {"pretrained": True}):
+        with pytest.raises(ValueError, match="are the state dict's own: leave it out"):
+            codanet.import_state_dict(state, **options)
+
+
 def test_provenance_that_is_no_json_is_told(tmp_path):
     with pytest.raises(ValueError, match="provenance cannot be written as JSON"):
         codanet.save(codanet.create_model("nano_coda"), tmp_path / "model.safetensors", {"by": object()})
     assert not list(tmp_path.iterdir())
+
+
+def test_a_model_loaded_under_inference_mode_can_be_trained(model, tmp_path):
+    for each in (model, create_peer("senn", num_classes=3)):
+        path = codanet.save(each, tmp_path / "model.safetensors")
+        with torch.inference_mode():
+            again = codanet.load(path)
+            expected = again(torch.ones(1, 3, 12, 10))
+        logits = again(torch.ones(1, 3, 12, 10))
+        assert torch.allclose(logits, expected, atol=1e-6)
+        logits.sum().backward()
 
 
 def test_a_file_in_the_home_of_a_user(tmp_path, monkeypatch):
@@ -251,11 +283,14 @@ def test_peers_are_kept_and_refused_as_other_models_are(tmp_path):
         codanet.create_model("s_coda", path)
 
 
-def test_the_names_of_peers_are_taken():
+def test_the_names_of_peers_and_of_trained_weights_are_taken():
     mine = codanet.Architecture((codanet.Layer(4, 2), codanet.Layer(10, 2, kernel_size=1)), 8, temperature=2)
     assert tuple(PEERS) == PEER_NAMES
     for name in PEER_NAMES:
         with pytest.raises(ValueError, match=f"'{name}' is the name of a peer"):
+            codanet.register_model(name, mine)
+    for name in codanet.list_models(pretrained=True):
+        with pytest.raises(ValueError, match=f"'{name}' is the name of trained weights"):
             codanet.register_model(name, mine)
 
 
@@ -277,6 +312,15 @@ def test_models_as_timm_users_expect():
         assert torch.equal(model(images), expected)
         assert model.class_names[3] == "cat"
         assert model.provenance == codanet.load("cifar10").provenance
+
+
+def test_trained_weights_keep_their_precision_and_draw_nothing(model, tmp_path):
+    path = codanet.save(model.double(), tmp_path / "model.safetensors")
+    random = torch.get_rng_state()
+    again = codanet.create_model("nano_coda", pretrained=path)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(value, model.state_dict()[key]) for key, value in again.state_dict().items())
+    assert codanet.create_model("nano_coda", pretrained=path, num_classes=5).dtype == torch.float64
 
 
 def test_trained_weights_with_other_classes_keep_all_but_the_last_layer():

@@ -45,8 +45,9 @@ def test_older_files_load_with_a_warning(path):
     metadata, tensors = parts(path)
     del metadata["sha256"]
     save_file(tensors, path, metadata)
-    with pytest.warns(UserWarning, match="before weights had a digest.*save it again"):
+    with pytest.warns(UserWarning, match="before weights had a digest.*save it again") as warned:
         model = codanet.load(path)
+    assert warned[0].filename == __file__
     assert all(torch.equal(value, tensors[name]) for name, value in model.state_dict().items())
 
 

@@ -113,7 +113,10 @@ def load(path: str | os.PathLike[str]) -> CoDANet:
         torch.Size([1, 32, 32])
     """
     file = weights_file(path)
-    return _read(file) if file.suffix.lower() == SUFFIX else weights.load(path)
+    if file.suffix.lower() != SUFFIX:
+        return weights.load(path)
+    with torch.inference_mode(False):  # what is made under it could never be trained
+        return _read(file)
 
 
 def _read(path: Path) -> ExportedNet:
@@ -133,6 +136,8 @@ def _read(path: Path) -> ExportedNet:
     facts = {entry.key: entry.value for entry in graph.metadata_props}
     if "codanet" not in facts or "layers" not in facts:
         raise ValueError(f"{path} is an ONNX file of another kind: give one written by codanet export")
+    if any(each.data_location == onnx.TensorProto.EXTERNAL for each in graph.graph.initializer):
+        raise ValueError(f"{path} takes weights from other files, as none of ours does: export the model again")
     try:
         header = {name: parse_json(words) for name, words in facts.items()}
         model = _untrained(header)
@@ -151,7 +156,6 @@ def _read(path: Path) -> ExportedNet:
     weights.check_tensors(path, model.state_dict(), tensors)
     model.load_state_dict(tensors, assign=True)
     model.eval().requires_grad_(False)
-    sides = tuple(size.dim_value for size in graph.graph.input[0].type.tensor_type.shape.dim[2:])
     if "rows" not in [each.name for each in graph.graph.output]:
         graph.graph.output.append(onnx.helper.make_tensor_value_info("rows", onnx.TensorProto.FLOAT, None))
     try:
@@ -160,6 +164,7 @@ def _read(path: Path) -> ExportedNet:
         raise ValueError(f"{path} does not run in onnxruntime ({shown(error, 240)}): export the model again") from None
     if not intact(content):
         raise ValueError(f"{path} has changed since it was written (its digest differs): export the model again")
+    sides = tuple(size.dim_value for size in graph.graph.input[0].type.tensor_type.shape.dim[2:])
     model.run_in(session, (sides[0], sides[1]) if all(sides) else None)
     return model
 

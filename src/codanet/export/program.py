@@ -52,7 +52,7 @@ def write(
 ) -> None:
     """The exported program at `path`, with the metadata as its extra file codanet.json."""
     sides = size or model.image_size or (32, 32)
-    inputs = torch.rand(2, model.image_channels, *sides), torch.tensor([-1, 0])
+    inputs = torch.full((2, model.image_channels, *sides), 0.5), torch.tensor([-1, 0])
     free = {0: Dim.DYNAMIC} if size else {0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch.export warns about itself

@@ -8,6 +8,7 @@ from fractions import Fraction
 from types import TracebackType
 
 from .._support.messages import nearest
+from .weight_files import list_shipped
 
 USUAL_SIDE = 224  # in pixels, where neither a model nor its user says another
 
@@ -168,7 +169,8 @@ def register_model(name: str, architecture: Architecture) -> Registration:
         A handle whose `remove()` forgets the name again; it also works as a context manager.
 
     Raises:
-        ValueError: If the name is taken, also by a peer, or empty, or the architecture has no layers.
+        ValueError: If the name is taken, also by a peer or by trained weights, or empty, or the architecture has no
+            layers.
 
     Examples:
         >>> import codanet
@@ -183,6 +185,8 @@ def register_model(name: str, architecture: Architecture) -> Registration:
         raise ValueError(f"a model named {name!r} is registered already: choose another name, or remove that one first")
     if name in PEER_NAMES:
         raise ValueError(f"{name!r} is the name of a peer, which training would take instead: choose another name")
+    if name in list_shipped():
+        raise ValueError(f"{name!r} is the name of trained weights that come with the package: choose another name")
     if not isinstance(architecture, Architecture) or not architecture.layers:
         raise ValueError(f"{name!r} was registered as {architecture!r}: give a codanet.Architecture with layers")
     ARCHITECTURES[name] = architecture

@@ -1,6 +1,7 @@
 """What a CoDA-Net's decision is made of."""
 
 import html
+import operator
 import os
 from base64 import b64encode
 from collections.abc import Sequence
@@ -154,10 +155,7 @@ class Explanation:
 
     def part(self, images: int | slice, targets: slice = slice(None)) -> "Explanation":
         """Of some images, or one, and of some of their targets where there are several."""
-        if isinstance(images, int):
-            if not -len(self) <= images < len(self):
-                raise ValueError(f"image {images} was asked for: the explanation has 0 to {len(self) - 1}")
-            images = slice(images, images + 1 or None)
+        images = self._slice(images)
         index = (images, targets) if self.targets.ndim == 2 else (images,)
         return replace(
             self,
@@ -166,6 +164,15 @@ class Explanation:
             rows=self.rows[index],
             inputs=self.inputs[images],
         )
+
+    def _slice(self, images: int | slice) -> slice:
+        """One image, by its number as Python, NumPy or PyTorch has it, as a slice."""
+        if isinstance(images, slice):
+            return images
+        number = operator.index(images)
+        if not -len(self) <= number < len(self):
+            raise ValueError(f"image {number} was asked for: the explanation has 0 to {len(self) - 1}")
+        return slice(number, number + 1 or None)
 
     def _excerpt(self) -> "Explanation":
         return self.part(slice(NOTEBOOK_IMAGES), slice(NOTEBOOK_TARGETS))

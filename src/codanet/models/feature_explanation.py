@@ -77,8 +77,7 @@ class FeatureExplanation(Explanation):
     def part(self, images: int | slice, targets: slice = slice(None)) -> "FeatureExplanation":
         some = super().part(images, targets)
         assert isinstance(some, FeatureExplanation)
-        index = slice(images, images + 1 or None) if isinstance(images, int) else images
-        return replace(some, photographs=None if self.photographs is None else self.photographs[index])
+        return replace(some, photographs=None if self.photographs is None else self.photographs[self._slice(images)])
 
 
 def enlarged(maps: Tensor, height: int, width: int) -> Tensor:

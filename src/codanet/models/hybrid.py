@@ -39,6 +39,9 @@ class UpTo(nn.Module):
             raise ValueError(f"unknown layer {layer!r} of {type(network).__name__}{_near(layer, names)}")
         self.network, self.layer = network, layer
 
+    def extra_repr(self) -> str:
+        return self.layer
+
     def forward(self, images: Tensor) -> Tensor:
         made: list[Any] = []
         # several threads may look at their own images at once; a compiler traces one and cannot ask which
@@ -120,8 +123,9 @@ class HybridNet(CoDANet):
     """Images [N, C, H, W] in [0, 1], or encoded features [N, C', h, w], to logits [N, classes].
 
     Args:
-        features: Images to maps: a backbone as far as the layer. It stays in eval mode, so that its batch norms keep
-            what they learnt, and is frozen unless its parameters are set free.
+        features: Images to maps no larger than they are: a backbone as far as the layer. It stays in eval mode, so
+            that its batch norms keep what they learnt, and is frozen unless its parameters are set free. It is brought
+            to the precision of the layers.
         layers: Of Dynamic Alignment Units; the last one's units are the classes.
         image_channels: 3 for RGB, 1 for grey.
         image_size: The side, or (height, width), of the images that it is meant for.
@@ -135,7 +139,7 @@ class HybridNet(CoDANet):
         provenance: Where it comes from; kept in files.
 
     Raises:
-        ValueError: If the encoding is unknown, or the layer gives no map [N, C, h, w].
+        ValueError: If the encoding is unknown, or the layer gives no map [N, C, h, w], or one larger than the image.
 
     Examples:
         >>> net = HybridNet(nn.Conv2d(3, 8, 3, stride=2, padding=1), head_layers(2, (4,), rank=2), image_size=16)
@@ -175,7 +179,7 @@ class HybridNet(CoDANet):
         if encoding not in ENCODINGS:
             raise ValueError(f"unknown encoding {encoding!r}{nearest(encoding, ENCODINGS)}")
         self.encoding, self.backbone_name, self.layer = encoding, backbone, layer
-        self.backbone = channels_last(features.requires_grad_(False))
+        self.backbone = channels_last(features.requires_grad_(False).to(self.dtype))
         channels, self.stride = self._probe()
         self.encoded_channels = 2 * channels if encoding == "split" else channels
         if self.encoded_channels == image_channels:
@@ -197,11 +201,17 @@ class HybridNet(CoDANet):
         assert self.image_size is not None
         self.backbone.eval()
         parameter = next(self.backbone.parameters(), self.dau_layers[0].A)
-        blank = torch.zeros(1, self.image_channels, *self.image_size, dtype=parameter.dtype, device=parameter.device)
+        blank = torch.zeros(1, self.image_channels, *self.image_size, dtype=self.dtype, device=parameter.device)
         maps = self.backbone(blank)
         if not isinstance(maps, Tensor) or maps.ndim != 4:
             what = f"a tensor {list(maps.shape)}" if isinstance(maps, Tensor) else type(maps).__name__
             raise ValueError(f"layer {self.layer!r} gives {what}: choose one that gives a map [N, C, h, w]")
+        if maps.shape[2] > self.image_size[0] or maps.shape[3] > self.image_size[1]:  # several positions to a pixel
+            sizes = ["x".join(map(str, sides)) for sides in (maps.shape[2:], self.image_size)]
+            raise ValueError(
+                f"layer {self.layer!r} gives maps of {sizes[0]} for images of {sizes[1]}: choose one whose maps are no "
+                "larger than the image"
+            )
         return maps.shape[1], round(self.image_size[0] / maps.shape[2])
 
     def train(self, mode: bool = True) -> "HybridNet":
@@ -228,10 +238,11 @@ class HybridNet(CoDANet):
         needed = torch.is_grad_enabled() and (
             images.requires_grad or any(parameter.requires_grad for parameter in self.backbone.parameters())
         )
+        # a copy, since a backbone may normalise what it is given in its place
         if needed or torch.compiler.is_compiling() or images.device.type != "cpu":
-            maps: Tensor = self.backbone(images)
+            maps: Tensor = self.backbone(images.clone())
             return maps
-        images = images.contiguous(memory_format=torch.channels_last)
+        images = images.clone(memory_format=torch.channels_last)
         return torch.cat([self.backbone(some) for some in images.split(IMAGES_AT_ONCE)])
 
     def parts(self) -> tuple[nn.Module, nn.Module, str]:
@@ -251,8 +262,20 @@ class HybridNet(CoDANet):
     def encode(self, images: Tensor) -> Tensor:
         """What the Dynamic Alignment layers see of images, [N, C', h, w]; encoded features stay as they are."""
         if isinstance(images, Tensor) and images.ndim == 4 and images.shape[1] == self.encoded_channels:
-            return images.to(self.dtype)
+            return self._checked_features(images)
         return self.encode_maps(self.maps(images))
+
+    def _checked_features(self, features: Tensor) -> Tensor:
+        if not features.is_floating_point() or 0 in features.shape:
+            raise ValueError(
+                f"features are {features.dtype} {list(features.shape)}: they must be floating point, at least one"
+            )
+        if features.device != self.device:
+            raise ValueError(f"features are on {features.device}, the model is on {self.device}: move one of them")
+        unseen = torch.compiler.is_compiling() or (self.training and features.device.type != "cpu")
+        if not unseen and not features.isfinite().all():
+            raise ValueError("features hold numbers that are not finite: compute them again")
+        return features.to(self.dtype)
 
     def _checked_photographs(self, images: Tensor) -> Tensor:
         channels = self.image_channels

@@ -4,12 +4,12 @@ import functools
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .._support.files import expanded
 from .architectures import ARCHITECTURES, Layer
 from .network import CoDANet
 from .weights import check_tensors
@@ -31,7 +31,8 @@ def import_state_dict(
     Args:
         source: A mapping of names to tensors, or a file written by torch.save. A file may hold plain tensors only.
         name: One of `list_models()`; without it the one whose shapes fit is taken.
-        **options: For `create_model`: temperature, rescale and the like, which a state dict does not tell.
+        **options: For `create_model`: temperature, rescale and the like, which a state dict does not tell; the
+            number of classes it does.
 
     Returns:
         The model in evaluation mode, in float64 if the weights are, otherwise in float32.
@@ -43,6 +44,9 @@ def import_state_dict(
         >>> import codanet
         >>> codanet.import_state_dict("s_coda.pt", temperature=64)  # doctest: +SKIP
     """
+    for key in ("num_classes", "pretrained"):
+        if key in options:
+            raise ValueError(f"{key} was given, but classes and weights are the state dict's own: leave it out")
     layers = _published_layers(_state_dict(source), source)
     table = [_layer_shape(B, A) for B, A, _ in layers]  # (units, rank, kernel size)
     if name is None:
@@ -54,7 +58,8 @@ def import_state_dict(
         name = fitting[0]
     classes, channels = table[-1][0], layers[0][0].shape[1] // 2
     bias = layers[0][2] is not None
-    model = create_model(name, num_classes=classes, **{"image_channels": channels, "bias": bias, **options})
+    with torch.random.fork_rng(devices=[]):  # all that is drawn is replaced
+        model = create_model(name, num_classes=classes, **{"image_channels": channels, "bias": bias, **options})
     converted = {}
     for index, (B, A, b) in enumerate(layers):
         rank, channels, kernel, _ = B.shape
@@ -80,10 +85,11 @@ def _state_dict(source: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping[s
     if isinstance(source, Mapping):
         state: Any = source
     else:
-        if not Path(source).is_file():
-            raise ValueError(f"{source} is not a file: give a state dict saved by torch.save, or a mapping")
+        path = expanded(source)
+        if not path.is_file():
+            raise ValueError(f"{path} is not a file: give a state dict saved by torch.save, or a mapping")
         try:
-            state = torch.load(source, map_location="cpu", weights_only=True)
+            state = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # torch.load raises whatever its unpickler meets
             raise ValueError(f"{source} cannot be read as plain tensors ({type(error).__name__}): refused") from None
     if not isinstance(state, Mapping):
@@ -120,6 +126,10 @@ def _published_layers(state: Mapping[str, Any], source: object) -> list[tuple[Te
             if part not in parts or parts[part].ndim != 4:
                 raise ValueError(f"{_label(source)} lacks {prefix}weighting_f.{part} with four dimensions")
         B, A, b = parts["0.weight"], parts["1.weight"], parts.get("1.bias")
+        if 0 in B.shape or B.shape[2] != B.shape[3]:
+            raise ValueError(
+                f"{_label(source)} has {prefix}weighting_f.0.weight of shape {list(B.shape)}: it must be [r, C, k, k]"
+            )
         size = B[0].numel()
         if A.shape[0] % size or A.shape[1:] != (B.shape[0], 1, 1) or (b is not None and b.shape != A.shape[:1]):
             shapes = ", ".join(str(list(part.shape)) for part in parts.values())

@@ -71,8 +71,9 @@ class ResNet(nn.Module):
         super().__init__()
         if blocks < 1 or num_classes < 1:
             raise ValueError(f"blocks and num_classes must be at least 1, not {blocks} and {num_classes}")
-        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
+        for name, values in (("mean", mean), ("std", std)):
+            # made on the CPU even where the network is made on "meta" to be given its weights, which have none of these
+            self.register_buffer(name, torch.tensor(values, device="cpu").view(1, 3, 1, 1), persistent=False)
         self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
         self.relu = nn.ReLU()

@@ -30,6 +30,7 @@ from .weight_files import weights_file
 FORMAT, HYBRID_FORMAT = 1, 2
 HEADER, DIGEST = "codanet", "sha256"
 STEPS_COUNTED = "num_batches_tracked"  # by a batch norm in training: of no use afterwards
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # that a model computes with
 MOST_LAYERS = 1000
 MOST_PRODUCTS = 2**30  # numbers that a layer makes of one picture on the way: 4 GiB in float32
 
@@ -163,7 +164,11 @@ def load(path: str | os.PathLike[str], *, compile: bool = False, backbone: nn.Mo
         >>> codanet.load("cifar10").image_size
         (32, 32)
     """
-    path = weights_file(path)
+    with torch.inference_mode(False):  # what is made under it could never be trained
+        return _loaded(weights_file(path), compile, backbone)
+
+
+def _loaded(path: Path, compile: bool, backbone: nn.Module | None) -> CoDANet:
     if path.suffix.lower() == ".onnx":
         raise ValueError(f"{path} is an exported graph: open it with codanet.export.load, which takes both kinds")
     header, tensors, metadata = _read(path)
@@ -228,7 +233,7 @@ def _check_digest(path: Path, metadata: Mapping[str, str], tensors: Mapping[str,
         warnings.warn(
             f"{path} was written before weights had a digest, so that damage to it would not be noticed: save it again "
             "with codanet.save",
-            stacklevel=3,
+            stacklevel=4,  # the line that called load
         )
     elif metadata[DIGEST] != content_digest(metadata[HEADER], tensors):
         raise ValueError(f"{path} has changed since it was written (its digest differs): fetch or save it again")
@@ -260,7 +265,8 @@ def check_tensors(path: object, expected: Mapping[str, Tensor], given: Mapping[s
         if given[key].shape != wanted.shape:
             shape = list(given[key].shape)
             raise ValueError(f"{path} has {key} of shape {shape}: the model needs {list(wanted.shape)}")
-        if given[key].is_floating_point() != wanted.is_floating_point() or not given[key].isfinite().all():
+        floats = given[key].dtype in FLOATS
+        if floats != wanted.is_floating_point() or (floats and not given[key].isfinite().all()):
             raise ValueError(
                 f"{path} has {key} with numbers that are not finite floats: it is damaged, so save it again"
             )

@@ -4,6 +4,8 @@ import os
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from .._support.numbers import check_whole
 from ..dau import Rescale
 from .architectures import ARCHITECTURES, architecture
@@ -150,14 +152,15 @@ def _with_weights(trained: CoDANet, num_classes: int | None, recompute: bool, op
         "temperature": trained.temperature,
         "class_names": trained.class_names if same_classes else None,
     }
-    model = CoDANet(
-        _ending_in(num_classes, trained.architecture),
-        name=trained.name,
-        logit_bias=trained.logit_bias,
-        recompute=recompute,
-        provenance=trained.provenance if same_classes else {"backbone": trained.provenance},
-        **{**defaults, **options},
-    )
+    with torch.random.fork_rng(devices=[], enabled=same_classes):  # nothing that is drawn stays but a new last layer
+        model = CoDANet(
+            _ending_in(num_classes, trained.architecture),
+            name=trained.name,
+            logit_bias=trained.logit_bias,
+            recompute=recompute,
+            provenance=trained.provenance if same_classes else {"backbone": trained.provenance},
+            **{**defaults, **options},
+        ).to(trained.dtype)
     last = f"layers.{len(trained.layers) - 1}."
     kept = {key: value for key, value in trained.state_dict().items() if same_classes or not key.startswith(last)}
     model.load_state_dict(kept, strict=same_classes)
