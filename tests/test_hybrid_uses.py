@@ -1,5 +1,6 @@
 """A hybrid where other models are used: exported, on the page, by every method, with maps of the size of the image."""
 
+import copy
 import json
 import shutil
 import subprocess
@@ -13,6 +14,8 @@ from codanet.app import views
 from codanet.app.reading import read
 from codanet.attribution import METHODS, attribute
 from codanet.attribution.gradients import InputTimesGradient
+from codanet.attribution.local import local_network
+from codanet.attribution.occlusion import Occlusion
 from codanet.export import page as pages
 from codanet.export.write import _checked_size
 from codanet.metrics import completeness
@@ -136,3 +139,18 @@ def test_the_sanity_check_goes_from_the_output_down_to_the_backbone(model):
     names = [name for group in layer_groups(model) for name, _ in group]
     assert names[:2] == ["layers.1", "layers.0"]
     assert names[-2:] == ["backbone.stem.conv", "backbone.stem.norm"]
+
+
+@torch.no_grad()
+def test_occlusion_of_features_follows_a_window_only_as_far_as_it_reaches(model):
+    """The same as whole passes, which a hook asks for; on the image, with the backbone in between, they are needed."""
+    wide, images = copy.deepcopy(model).double(), torch.rand(2, 3, 96, 128).double()
+    found = attribute(wide, images, [[0, 2], [1, 0]], Occlusion(3, 2))
+    passes = []
+    hook = wide.register_forward_hook(lambda module, inputs, output: passes.append(len(output)))
+    expected = attribute(wide, images, [[0, 2], [1, 0]], Occlusion(3, 2))
+    assert (found - expected).abs().max() < 1e-10 * expected.abs().max()
+    assert sum(passes) > 2 * 30
+    hook.remove()
+    assert local_network(wide, wide.encode(images)) is not None
+    assert local_network(wide, images) is None

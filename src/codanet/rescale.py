@@ -1,9 +1,11 @@
-"""Rescalings g(u) = α(‖u‖) u of the unscaled weights (eq. 2), as factors of the norm, and what the norm is made of.
+"""Rescalings w = g(u) = α(‖u‖) u of the unscaled weights (eq. 2), and the norms ‖u‖ they need.
 
-Each rescaling takes a norm ν > 0 and a size s > 0, which together stand for ‖u‖ = s·ν, and gives s·α(s·ν): the scale
-that turns u / s into g(u). Since ν and s are given apart, ‖u‖² is never formed. dau.py gives max_i |z_i| s_j as s.
+So that no square overflows or vanishes, ‖u_j‖ comes as two factors, ‖u_j‖ = magnitude · length, the second not huge and
+rarely tiny. Here magnitude = size · s_j: the size of z, as in dau.py, times the largest number in the norm factor F_j.
+A rescaling takes both and gives magnitude · α(‖u_j‖); `scales` divides that by s_j and so gives size · α(‖u_j‖).
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -15,20 +17,20 @@ from ._support.messages import nearest
 Rescale = str | Callable[[Tensor], Tensor]
 
 
-def squash(norm: Tensor, size: Tensor) -> Tensor:
-    """SQ: α(‖u‖) = ‖u‖ / (1 + ‖u‖²), so ‖w‖ < 1.   s α(s ν) = ν / (ν² + 1/s²)"""
-    return norm / (norm * norm + size.square().reciprocal())  # 0 where 1/s² is too large for a number
+def squash(length: Tensor, magnitude: Tensor) -> Tensor:
+    """SQ: α(‖u‖) = ‖u‖ / (1 + ‖u‖²), so ‖w‖ < 1.   magnitude · α = length / (length² + 1/magnitude²)"""
+    return length / (length * length + magnitude.square().reciprocal())  # 0 where 1/magnitude² is too large for a float
 
 
-def normalise(norm: Tensor, size: Tensor) -> Tensor:
-    """L2 and L1: α(‖u‖) = 1 / ‖u‖, so ‖w‖ = 1.   s α(s ν) = 1 / ν"""
-    return norm.reciprocal()
+def normalise(length: Tensor, magnitude: Tensor) -> Tensor:
+    """L2 and L1: α(‖u‖) = 1 / ‖u‖, so ‖w‖ = 1.   magnitude · α = 1 / length"""
+    return length.reciprocal()
 
 
 class Rescaling(NamedTuple):
     name: str
     order: int  # 2 or 1: which norm it depends on
-    scale: Callable[[Tensor, Tensor], Tensor]  # s·α(s·ν) of ν and s
+    scale: Callable[[Tensor, Tensor], Tensor]  # magnitude · α(‖u‖), of length and magnitude
 
 
 RESCALINGS = {
@@ -44,11 +46,11 @@ class _Function:
     def __init__(self, alpha: Callable[[Tensor], Tensor]):
         self.alpha = alpha
 
-    def __call__(self, norm: Tensor, size: Tensor) -> Tensor:
-        return size * self.alpha(size * norm)
+    def __call__(self, length: Tensor, magnitude: Tensor) -> Tensor:
+        return magnitude * self.alpha(magnitude * length)
 
 
-def rescaling(rescale: Rescale) -> Rescaling:
+def find_rescaling(rescale: Rescale) -> Rescaling:
     """A rescaling by its name, or from any function α of the (2-)norm, applied elementwise to a tensor."""
     if callable(rescale):
         probe = torch.tensor([0.5, 1.0, 2.0])
@@ -63,30 +65,47 @@ def rescaling(rescale: Rescale) -> Rescaling:
     return RESCALINGS[rescale]
 
 
-class NormFactor(NamedTuple):
-    """What gives the norms ‖u_j‖ = s_j ‖F_jᵀz‖ of a layer's weights u_j = Â_j z: a function of its parameters alone."""
-
-    matrix: Tensor  # F [R, m, n]: Cholesky factors L / s (m = R), or for the 1-norm Â / s itself (m = d)
-    size: Tensor  # s [n], taken out to keep squares in range
-
-
-def norm_factor(A: Tensor, order: int = 2) -> NormFactor:
-    """For Â [R, n, d]; in float64, where there is one, since a Gram matrix squares the condition number of Â."""
-    narrow = torch.promote_types(A.dtype, torch.float32)
-    wide = A.to(narrow) if A.device.type == "mps" else A.double()
-    transposed = wide.transpose(0, 1)  # Â_jᵀ, [n, R, d]
-    gram = transposed @ transposed.transpose(1, 2)  # [n, R, R]
-    square = gram.detach().diagonal(dim1=1, dim2=2)  # ‖Â_ij‖² [n, R]; s and the shift below are constants
-    size2 = square.amax(1)  # s² [n]
-    nonzero = size2 > 0
-    size2 = torch.where(nonzero, size2, 1.0)
-    size = size2.sqrt()
+def norm_factor(A: Tensor, order: int = 2) -> Tensor:
+    """F [R, m, n] with ‖A_j z‖ = ‖F_jᵀz‖ for all z, of A [R, n, d]: A_jᵀ for the 1-norm (m = d), else the Cholesky
+    factor of A_jᵀA_j (m = R). Computed in float64, where there is one: A_jᵀA_j squares the condition number of A_j."""
+    R, narrow = len(A), torch.promote_types(A.dtype, torch.float32)
     if order == 1:
-        return NormFactor((transposed / size[:, None, None]).permute(1, 2, 0).to(narrow), size.to(narrow))
-    # dependent or zero columns of Â_j would leave Cholesky nothing to divide by: add a few roundings to each diagonal
-    # entry, of s² to those that are zero, and no more, so that a zero column adds nothing to a norm
+        return A.to(narrow).transpose(1, 2)
+    wide = A.to(narrow) if A.device.type == "mps" else A.double()
     eps = torch.finfo(wide.dtype).eps
-    shift = 4 * len(A) * eps * torch.where(square > 0, square, eps * size2[:, None])
-    definite = (gram + torch.diag_embed(shift)) / size2[:, None, None]
-    F = torch.linalg.cholesky_ex(definite).L * nonzero[:, None, None]  # L / s
-    return NormFactor(F.permute(1, 2, 0).to(narrow), size.to(narrow))
+    columns = wide.transpose(0, 1)  # A_jᵀ, [n, R, d]
+    gram = columns @ columns.transpose(1, 2)  # A_jᵀA_j, [n, R, R]
+    # A_jᵀA_j = diag(norms) · cosines · diag(norms), so its Cholesky factor is diag(norms) times that of the cosines.
+    # Any positive numbers in place of the norms would give the same, so they are constants for autograd.
+    norms = gram.detach().diagonal(dim1=1, dim2=2).sqrt()  # ‖A_ij‖, [n, R]
+    largest = norms.amax(1, keepdim=True)
+    # a column of zeros: √eps · largest instead of 0, by which the next line could not divide (why √eps: below)
+    norms = torch.where(norms > 0, norms, math.sqrt(eps) * torch.where(largest > 0, largest, 1.0))
+    cosines = gram / norms[:, :, None] / norms[:, None, :]
+    # Dependent columns make the cosines singular, so 4R · eps is added to their diagonal. For a column
+    # of zeros L then has √(4R · eps) times its norm from above on its diagonal, a rounding beside `largest`.
+    cosines = cosines + 4 * R * eps * torch.eye(R, dtype=wide.dtype, device=A.device)
+    L = norms[:, :, None] * torch.linalg.cholesky_ex(cosines).L  # _ex: does not wait for a GPU to say that it succeeded
+    return (L * (largest > 0)[:, :, None]).permute(1, 2, 0).to(narrow)  # 0 if A_j = 0
+
+
+def in_range(F: Tensor) -> tuple[Tensor, Tensor]:
+    """F_j / s_j [R, m, n] and s_j [n], the largest |number| in F_j (or 1 if there are only zeros)."""
+    largest = F.detach().abs().amax((0, 1))
+    s = torch.where(largest > 0, largest, 1.0)
+    return F / s, s
+
+
+def scales(z: Tensor, size: Tensor, F: Tensor, rescaling: Rescaling) -> Tensor:
+    """size · α(‖u_j‖) [P, n] for weights u_j = size · A_j z, of z [P, R], size [P, 1] and the norm factor F of A.
+
+    Where F_jᵀz = 0 it is 0, and so is its gradient.
+    """
+    F, s = in_range(F)
+    v = (z @ F.flatten(1)).view(-1, *F.shape[1:])  # F_jᵀz / s_j for all j in one product, [P, m, n]
+    power = v.abs().sum(1) if rescaling.order == 1 else (v * v).sum(1)
+    nonzero = power > 0
+    power = torch.where(nonzero, power, 1.0)  # the derivative of √ at 0 is infinite
+    length = power if rescaling.order == 1 else power.sqrt()  # ‖A_j z‖ / s_j
+    magnitude = size * s  # [P, n], so that ‖u_j‖ = magnitude · length
+    return torch.where(nonzero, rescaling.scale(length, magnitude), 0.0) / s  # magnitude · α_j / s_j = size · α_j

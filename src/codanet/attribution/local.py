@@ -18,6 +18,7 @@ from torch.nn.functional import conv2d
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from codanet.dau import DAUConv2d
+from codanet.models.hybrid import HybridNet
 from codanet.models.network import CoDANet
 from codanet.models.peers import ResNetPeer
 from codanet.models.resnet import BasicBlock, ResNet
@@ -65,11 +66,14 @@ class Local(Protocol):
         """[P, classes]: by how much the logits change with boxes of the image."""
 
 
-def local_network(model: nn.Module) -> Local | None:
-    """None for a network whose layers are not known here, or that has hooks, which would not be called."""
+def local_network(model: nn.Module, inputs: Tensor) -> Local | None:
+    """None for a network whose layers are not known here, or that has hooks, which would not be called.
+
+    A hybrid is known where its inputs are features: the layers on them are those of a CoDA-Net.
+    """
     if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
         return None
-    if type(model) is CoDANet:
+    if type(model) is CoDANet or (type(model) is HybridNet and inputs.shape[1] == model.encoded_channels):
         return LocalCoDANet(model)
     inner = model.network if type(model) is ResNetPeer else model
     return LocalResNet(inner) if type(inner) is ResNet else None

@@ -43,7 +43,7 @@ class Occlusion(InputSettings):
             )
         rows, columns = (self._covered(size).to(task.inputs.device) for size in task.size)  # [R, H], [S, W]
         targets = task.targets.view(len(task.inputs), -1)  # [N, K]
-        network = local_network(task.model)
+        network = local_network(task.model, task.inputs)
         if network is None:
             drops = self._drops(task, targets, rows, columns)
         else:

@@ -18,17 +18,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from torch import Tensor
 
 from .._support.version import __version__
 from ..dau import DAUConv2d
 from ..models.hybrid import HybridNet
 from ..models.network import CoDANet
-from ..rescale import NormFactor
+from ..rescale import in_range
 from .features import encoded
 from .numbers import numbers
 
 OPSET, IR_VERSION = 17, 8  # what runtimes of 2022 and later read
-SMALLEST = 2.0**-100  # the least |z|, as in dau.py
+SMALLEST = 2.0**-100  # the least size, as in dau.py
 
 
 class Graph:
@@ -71,15 +72,16 @@ class Graph:
 class _Layer:
     """A layer in the graph: the way in, and the way back."""
 
-    def __init__(self, graph: Graph, layer: DAUConv2d, factor: NormFactor, name: str):
+    def __init__(self, graph: Graph, layer: DAUConv2d, factor: Tensor, name: str):
         self.graph, self.layer, self.name = graph, layer, name
         self.R, self.n, _ = layer.A.shape
         self.A = graph.weight(f"{name}.A", _filters(layer, layer.A.flatten(0, 1)))
         self.B = graph.weight(f"{name}.B", _filters(layer, layer.B))
-        _, self.m, _ = factor.matrix.shape
-        matrix = factor.matrix.permute(1, 2, 0).flatten(0, 1)  # rows F_jᵀ, m of them a unit
-        self.F = graph.constant(f"{name}.F", numbers(matrix))
-        self.size = graph.constant(f"{name}.size", numbers(factor.size)[:, None])
+        _, self.m, _ = factor.shape
+        factor, s = in_range(factor)
+        # rows F_jᵀ, m of them a unit
+        self.F = graph.constant(f"{name}.F", numbers(factor.permute(1, 2, 0).flatten(0, 1)))
+        self.s = graph.constant(f"{name}.s", numbers(s)[:, None])
 
     def forward(self, x: str) -> str:
         graph, layer, R, n = self.graph, self.layer, self.R, self.n
@@ -97,35 +99,33 @@ class _Layer:
         self.output_shape = [graph.add("Concat", graph.shape(0, units), positions, axis=0) for units in (n, R * n)]
         flat = graph.add("Reshape", products, graph.shape(0, R * n + R, -1))
         y, z = graph.several("Split", [flat, graph.shape(R * n, R)], [graph.fresh("y"), graph.fresh("z")], axis=1)
-        unit = graph.add("ReduceMax", graph.add("Abs", z), axes=[1], keepdims=1)
-        unit = graph.add("Max", unit, graph.number(SMALLEST))  # [N, 1, P]
-        z = graph.add("Div", z, unit)
-        self.scale = self._scale(z, unit)  # [N, n, P]
+        size = graph.add("ReduceMax", graph.add("Abs", z), axes=[1], keepdims=1)
+        size = graph.add("Max", size, graph.number(SMALLEST))  # [N, 1, P]
+        z = graph.add("Div", z, size)
+        self.scale = self._scale(z, size)  # [N, n, P]
         self.z = graph.add("Reshape", z, graph.shape(0, R, 1, -1))
         y = graph.add("Reshape", y, graph.shape(0, R, n, -1))
         u = graph.add("ReduceSum", graph.add("Mul", y, self.z), graph.shape(1), keepdims=0)
         return graph.add("Reshape", graph.add("Mul", u, self.scale), self.output_shape[0])
 
-    def _scale(self, z: str, unit: str) -> str:
-        """s_j α(‖u_j‖) / s_j, zero where the weight is."""
+    def _scale(self, z: str, size: str) -> str:
+        """size · α(‖u_j‖), zero where the weight is; `codanet.rescale.scales`."""
         graph, rescaling = self.graph, self.layer._rescaling
         v = graph.add(
             "Reshape", graph.add("MatMul", self.F, z), graph.shape(0, self.m, self.n, -1)
         )  # F_jᵀz, [N, m, n, P]
-        if rescaling.order == 1:
-            norm = graph.add("ReduceSum", graph.add("Abs", v), graph.shape(1), keepdims=0)
+        power = graph.add("Abs", v) if rescaling.order == 1 else graph.add("Mul", v, v)
+        power = graph.add("ReduceSum", power, graph.shape(1), keepdims=0)
+        some = graph.add("Greater", power, graph.number(0))
+        power = graph.add("Where", some, power, graph.number(1))
+        length = power if rescaling.order == 1 else graph.add("Sqrt", power)
+        if rescaling.name == "sq":  # length / (length² + 1/magnitude²)
+            magnitude = graph.add("Mul", size, self.s)
+            inverse = graph.add("Reciprocal", graph.add("Mul", magnitude, magnitude))
+            factor = graph.add("Div", length, graph.add("Add", power, inverse))
         else:
-            norm = graph.add("ReduceSum", graph.add("Mul", v, v), graph.shape(1), keepdims=0)
-        some = graph.add("Greater", norm, graph.number(0))
-        norm = graph.add("Where", some, norm, graph.number(1))
-        square, norm = norm, norm if rescaling.order == 1 else graph.add("Sqrt", norm)
-        if rescaling.name == "sq":  # n / (n² + 1/s²)
-            size = graph.add("Mul", unit, self.size)
-            inverse = graph.add("Reciprocal", graph.add("Mul", size, size))
-            factor = graph.add("Div", norm, graph.add("Add", square, inverse))
-        else:
-            factor = graph.add("Reciprocal", norm)
-        return graph.add("Div", graph.add("Where", some, factor, graph.number(0)), self.size)
+            factor = graph.add("Reciprocal", length)
+        return graph.add("Div", graph.add("Where", some, factor, graph.number(0)), self.s)
 
     def pull(self, rows: str) -> str:
         """Rows [N, n, P or 1] over the output as rows [N, C, H·W] over the input."""

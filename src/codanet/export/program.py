@@ -13,7 +13,6 @@ from torch.export import Dim
 
 from ..models.hybrid import HybridNet
 from ..models.network import CoDANet
-from ..rescale import NormFactor
 
 
 class ExplainedNet(nn.Module):
@@ -23,14 +22,10 @@ class ExplainedNet(nn.Module):
         super().__init__()
         self.model, self.channels, self.rows = model, channels, rows
         for number, factor in enumerate(model.norm_factors()):
-            for name, values in zip(NormFactor._fields, factor, strict=True):
-                self.register_buffer(f"{name}{number}", values)
+            self.register_buffer(f"factor{number}", factor)
 
     def forward(self, image: Tensor, target: Tensor) -> tuple[Tensor, ...]:
-        factors = [
-            NormFactor(*(getattr(self, f"{name}{number}") for name in NormFactor._fields))
-            for number in range(len(self.model.dau_layers))
-        ]
+        factors = [getattr(self, f"factor{number}") for number in range(len(self.model.dau_layers))]
         hybrid = isinstance(self.model, HybridNet)
         encoded = self.model.encode(image) if hybrid else torch.cat([image, 1 - image], 1)
         logits, linear_map = self.model.align(encoded, factors)

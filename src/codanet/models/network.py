@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from ..dau import CHUNK_NUMBERS, DAUConv2d, Rescale
-from ..rescale import NormFactor
 from .architectures import Layer
 from .explanation import Explanation, Target, resolve_targets
 from .linear_map import LinearMap
@@ -19,7 +18,7 @@ LOGIT_BIAS = math.log(0.1 / 0.9)  # b0: an untrained network gives every class a
 LOWEST, HIGHEST = -0.5, 1.5  # what an image in [0, 1], noise added, may reach
 
 
-Factors = Sequence[NormFactor] | None  # one for each layer, or None to compute them
+Factors = Sequence[Tensor] | None  # one for each layer, or None to compute them
 
 
 def bare(model: nn.Module) -> nn.Module:
@@ -186,7 +185,7 @@ class CoDANet(SelfExplaining):
                 )
         return images.to(self.dtype)
 
-    def norm_factors(self) -> tuple[NormFactor, ...]:
+    def norm_factors(self) -> tuple[Tensor, ...]:
         """What the layers make of their parameters alone."""
         return tuple(layer.norm_factor() for layer in self.dau_layers)
 

@@ -1,0 +1,180 @@
+"""Which layers and which loss to put on a backbone: several heads on the same features, chosen between on photographs
+that are held out of the training part.
+
+The seeded fifth of every class that `codanet train` holds out is never looked at; another fifth, of what is left, is
+held out here. The frozen stages are run once for a few views; then every head is trained as the recipe for photographs
+trains its own, with what its name changes, and measured: accuracy, and on 2x2 grids of the maps of confidently
+classified photographs the share of the positive part in the right quarter (eq. 11; chance is 0.25), for its own maps
+and for Occlusion on the features.
+
+    python experiments/photograph_heads.py photographs --heads "recipe;head=32/8/3 32/8/1;evidence=0.2"
+"""
+
+import argparse
+import dataclasses
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool2d
+
+import codanet
+from codanet.attribution.occlusion import Occlusion
+from codanet.attribution.task import Task
+from codanet.data import ImageData, batches
+from codanet.data.photographs import load_photographs
+from codanet.data.split import held_out
+from codanet.data.tiling import make_grids, possible_grids, tiled
+from codanet.metrics.localisation import cell_shares
+from codanet.models.efficientnet_lite import IMAGE_SIZE
+from codanet.models.hybrid import HybridNet
+from codanet.training.loss import at_temperature, class_weights, classification_loss, wrong_classes, wrong_evidence
+from codanet.training.muon import Muon
+from codanet.training.photos import build, calibrate, featured
+from codanet.training.recipe import load_recipe
+from codanet.training.settings import changed
+from result import exit_code
+
+GRID = 2  # photographs per side
+LOW = 64.0  # T of the first update
+RISING = 0.3  # the part of the updates over which the learning rate rises
+BATCH = 64
+HELD_OUT = 0.2  # of the training part
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """What may differ from the recipe."""
+
+    head: str = "32/8/3 32/8/3"
+    evidence: float = 0.1  # weight of the last layer's evidence for wrong classes
+    pulled: float = 0.0  # weight of the positive contributions of features to a wrong class
+    share: float = 0.25  # of the images of a batch that the term before it sees
+    temperature: float = 1000.0
+    epochs: int = 8
+
+
+def head_of(words: str) -> Head:
+    """ "head=64/8/1,evidence=0.2": the recipe with these changes; "recipe" alone changes nothing."""
+    changes = dict(part.split("=", 1) for part in words.split(",") if "=" in part)
+    kinds = {name: type(value) for name, value in dataclasses.asdict(Head()).items()}
+    return Head(**{name: kinds[name](value) for name, value in changes.items()})
+
+
+def positive_contributions(model: HybridNet, features: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
+    """Σ_p max(0, s_c(p)), what the positions p of the features add to the logit of a wrong class c; mean of images."""
+    _, linear_map = model.align(features)
+    rows = linear_map.class_rows(wrong_classes(labels, model.num_classes, generator)[:, None])[:, 0]
+    return (rows * features).sum(1).clamp(min=0).sum((1, 2)).mean()
+
+
+def trained(data: ImageData, model: HybridNet, head: Head) -> None:
+    """As the recipe: Muon, a rate that rises and falls once, T rising in even ratios, rare classes with more weight."""
+    optimiser = Muon([p for p in model.parameters() if p.requires_grad], 0.05)
+    weights = class_weights(data.train.labels, model.num_classes, 0.5)
+    generator, total = torch.Generator().manual_seed(0), head.epochs * (len(data.train) // BATCH)
+    step = 0
+    model.train()
+    for epoch in range(head.epochs):
+        order = data.train.order(torch.Generator().manual_seed(epoch), epoch)
+        for some in order[: len(order) // BATCH * BATCH].split(BATCH):
+            maps, labels = data.train.__getitems__(some.tolist())
+            done = step / total
+            rate = done / RISING if done < RISING else 0.5 * (1 + math.cos(math.pi * (done - RISING) / (1 - RISING)))
+            for group in optimiser.param_groups:
+                group["lr"] = 0.05 * max(rate, 0.01)
+            temperature = LOW * (head.temperature / LOW) ** done
+            features = model.encode_maps(maps)
+            last = model.features(features)
+            logits = at_temperature(model.pool(last), model, temperature)
+            loss = classification_loss(logits, labels, weights)
+            loss = loss + head.evidence * wrong_evidence(last, labels, temperature)
+            if head.pulled:
+                few = max(1, round(head.share * len(labels)))
+                against = positive_contributions(model, features[:few], labels[:few], generator)
+                loss = loss + head.pulled * against * (model.temperature / temperature)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            step += 1
+    model.eval()
+
+
+def measured(model: HybridNet, data: ImageData, grids: int, seed: int) -> dict[str, Any]:
+    with torch.inference_mode():
+        batched = list(batches(data.val, BATCH))
+        features = torch.cat([model.encode_maps(maps) for maps, _ in batched])
+        labels = torch.cat([numbers for _, numbers in batched])
+        logits = torch.cat([model(some) for some in features.split(BATCH)])
+    right = logits.argmax(1) == labels
+    confidence = logits.gather(1, labels[:, None])[:, 0]
+    order = [int(i) for i in confidence.argsort(descending=True) if right[i] and confidence[i] > 0]
+    sure = {int(c): [i for i in order if labels[i] == c] for c in labels.unique()}
+    number = min(grids, possible_grids([len(images) for images in sure.values()], GRID**2))
+    row: dict[str, Any] = {"accuracy": float(right.float().mean()), "n": len(labels)}
+    row |= {"cross-entropy": float(classification_loss(logits, labels)), "sure": len(order), "grids": number}
+    if not number:
+        return row
+    chosen = make_grids(sure, number, GRID, seed=seed)
+    shares: dict[str, list[Tensor]] = {}
+    for images, classes in zip(chosen.indices, chosen.classes, strict=True):
+        for name, maps in maps_of(model, tiled(features[images], GRID), classes).items():
+            shares.setdefault(name, []).append(cell_shares(maps[None], GRID).values)
+    return row | {name: float(torch.cat(parts).nanmean()) for name, parts in shares.items()}
+
+
+def maps_of(model: HybridNet, grid: Tensor, classes: Tensor) -> dict[str, Tensor]:
+    """Maps [K, h, w] of the classes [K] of a grid's features [1, C', h, w]: the model's own, the same averaged over the
+    windows that Occlusion covers, and Occlusion's."""
+    own = model.explain(grid.expand(len(classes), -1, -1, -1), classes).positions
+    averaged = avg_pool2d(own[None], 5, 1, 2, count_include_pad=False)[0]
+    task = Task(model, grid, classes[None], torch.zeros(1, grid.shape[1], 1, 1))
+    return {"own": own, "own, averaged over 5x5": averaged, "occlusion": Occlusion(window=5, stride=2).maps(task)[0]}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        "photograph_heads", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("photographs", type=Path, help="a folder of them, with a folder a class in it")
+    parser.add_argument("--heads", default="recipe", help="separated by semicolons; what each changes, by commas")
+    parser.add_argument("--output", type=Path, default=Path("figures"))
+    parser.add_argument("--views", type=int, default=5)
+    parser.add_argument("--grids", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=2)
+    given = parser.parse_args(arguments)
+    return exit_code("photograph_heads", lambda: _run(given))
+
+
+def _run(given: argparse.Namespace) -> None:
+    torch.set_num_threads(given.threads)
+    folder = given.output / "photograph-heads"
+    folder.mkdir(parents=True, exist_ok=True)
+    asked = {"views": given.views, "seed": given.seed, "threads": given.threads}
+    settings = changed(load_recipe(given.photographs, backbone="efficientnet_lite0").settings, asked)
+    data = load_photographs(given.photographs, side=IMAGE_SIZE, seed=given.seed)
+    data = held_out(data, round(len(data.train) * HELD_OUT), given.seed)
+    data = featured(build(settings, data), data, settings, folder, print)
+    for words in given.heads.split(";"):
+        head = head_of(words)
+        torch.manual_seed(given.seed)
+        model = build(changed(settings, {"head": head.head, "temperature": head.temperature}), data)
+        calibrate(model, data.train, settings)
+        started = time.process_time()
+        trained(data, model, head)
+        row = {"head": words, **dataclasses.asdict(head), "seconds": round(time.process_time() - started)}
+        row |= measured(model, data, given.grids, given.seed)
+        print(json.dumps(row), flush=True)
+        with (folder / "rows.jsonl").open("a", encoding="utf-8") as rows:
+            rows.write(json.dumps(row | {"seed": given.seed, "codanet": codanet.__version__}) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
