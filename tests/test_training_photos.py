@@ -11,6 +11,7 @@ from PIL import Image
 from torch import nn
 
 import codanet
+import photograph_heads
 import photograph_maps
 import processes
 from codanet import cli
@@ -20,7 +21,7 @@ from codanet.data.photographs import load_photographs
 from codanet.evaluation import evaluate
 from codanet.models import hybrid
 from codanet.models.efficientnet_lite import EfficientNetLite0
-from codanet.models.hybrid import Backbone, HybridNet
+from codanet.models.hybrid import Backbone, HybridNet, head_layers
 from codanet.report import report
 from codanet.training import photos, train
 from codanet.training import run as run_module
@@ -350,3 +351,21 @@ def test_the_head_of_the_plain_network_tells_pooled_features_apart():
     photograph_maps.train_head(model, pooled, labels)
     assert torch.equal(model.backbone.classifier(pooled[0]).argmax(1), labels)
     assert not any(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_heads_are_compared_by_what_is_positive_in_the_maps():
+    """The term against contributions to a wrong class is the positive part of the map that `explain` gives of it."""
+    head = photograph_heads.head_of("head=64/8/1,pulled=0.5")
+    assert (head.head, head.pulled, head.evidence) == ("64/8/1", 0.5, photograph_heads.Head().evidence)
+    torch.manual_seed(0)
+    model = HybridNet(nn.Conv2d(3, 8, 3, 2, 1), head_layers(2, (6,), 3), image_size=16, temperature=4.0).double()
+    features, labels = torch.randn(3, 8, 6, 10).double(), torch.tensor([0, 1, 1])
+    term = photograph_heads.positive_contributions(model, features, labels, torch.Generator())
+    maps = model.explain(features, 1 - labels).positions
+    assert float((term.detach() - maps.clamp(min=0).sum((1, 2)).mean()).abs()) < 1e-10
+    term.backward()
+    assert all(layer.A.grad.abs().max() > 0 for layer in model.dau_layers)
+    found = photograph_heads.maps_of(model, features[:1], torch.tensor([1, 0]))
+    both = model.explain(features[:1].expand(2, -1, -1, -1), torch.tensor([1, 0])).positions
+    assert torch.equal(found["own"], both)
+    assert all(each.shape == both.shape for each in found.values())
