@@ -34,7 +34,13 @@ from codanet.data.tiling import make_grids, possible_grids, tiled
 from codanet.metrics.localisation import cell_shares
 from codanet.models.efficientnet_lite import IMAGE_SIZE
 from codanet.models.hybrid import HybridNet
-from codanet.training.loss import at_temperature, class_weights, classification_loss, wrong_classes, wrong_evidence
+from codanet.training.loss import (
+    at_temperature,
+    class_weights,
+    classification_loss,
+    wrong_contributions,
+    wrong_evidence,
+)
 from codanet.training.muon import Muon
 from codanet.training.photos import build, calibrate, featured
 from codanet.training.recipe import load_recipe
@@ -56,6 +62,7 @@ class Head:
     evidence: float = 0.1  # weight of the last layer's evidence for wrong classes
     pulled: float = 0.0  # weight of the positive contributions of features to a wrong class
     share: float = 0.25  # of the images of a batch that the term before it sees
+    after: float = 0.0  # the part of the updates after which it is added
     temperature: float = 1000.0
     epochs: int = 8
 
@@ -65,13 +72,6 @@ def head_of(words: str) -> Head:
     changes = dict(part.split("=", 1) for part in words.split(",") if "=" in part)
     kinds = {name: type(value) for name, value in dataclasses.asdict(Head()).items()}
     return Head(**{name: kinds[name](value) for name, value in changes.items()})
-
-
-def positive_contributions(model: HybridNet, features: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
-    """Σ_p max(0, s_c(p)), what the positions p of the features add to the logit of a wrong class c; mean of images."""
-    _, linear_map = model.align(features)
-    rows = linear_map.class_rows(wrong_classes(labels, model.num_classes, generator)[:, None])[:, 0]
-    return (rows * features).sum(1).clamp(min=0).sum((1, 2)).mean()
 
 
 def trained(data: ImageData, model: HybridNet, head: Head) -> None:
@@ -95,9 +95,9 @@ def trained(data: ImageData, model: HybridNet, head: Head) -> None:
             logits = at_temperature(model.pool(last), model, temperature)
             loss = classification_loss(logits, labels, weights)
             loss = loss + head.evidence * wrong_evidence(last, labels, temperature)
-            if head.pulled:
+            if head.pulled and done >= head.after:
                 few = max(1, round(head.share * len(labels)))
-                against = positive_contributions(model, features[:few], labels[:few], generator)
+                against = wrong_contributions(model, features[:few], labels[:few], generator)
                 loss = loss + head.pulled * against * (model.temperature / temperature)
             optimiser.zero_grad()
             loss.backward()
@@ -169,7 +169,7 @@ def _run(given: argparse.Namespace) -> None:
         calibrate(model, data.train, settings)
         started = time.process_time()
         trained(data, model, head)
-        row = {"head": words, **dataclasses.asdict(head), "seconds": round(time.process_time() - started)}
+        row = {"name": words, **dataclasses.asdict(head), "seconds": round(time.process_time() - started)}
         row |= measured(model, data, given.grids, given.seed)
         print(json.dumps(row), flush=True)
         with (folder / "rows.jsonl").open("a", encoding="utf-8") as rows:

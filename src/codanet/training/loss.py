@@ -61,6 +61,18 @@ def wrong_evidence(maps: Tensor, labels: Tensor, temperature: float) -> Tensor:
     return (positive * wrong).sum() / (wrong.sum().clamp(min=1) * temperature)
 
 
+def wrong_contributions(model: CoDANet, images: Tensor, labels: Tensor, generator: Generator | None = None) -> Tensor:
+    """Σ_p max(0, s_c(p)), what the positions p of an input add to the logit of one wrong class c; the mean over images.
+
+    `wrong_evidence` bounds sums over a patch of the last layer, within which contributions of both signs may lie beside
+    each other; this bounds every one of them.
+    """
+    encoded = model.encode(images)
+    _, linear_map = model.align(encoded)
+    rows = linear_map.class_rows(wrong_classes(labels, model.num_classes, generator)[:, None])[:, 0]
+    return (rows * encoded).sum(1).clamp(min=0).sum((1, 2)).mean()
+
+
 def at_temperature(logits: Tensor, model: CoDANet, temperature: float) -> Tensor:
     """The logits that the model would give with another T: b0 + (logits - b0) T / T'."""
     if temperature == model.temperature:
@@ -77,11 +89,13 @@ def objective(
     temperature: float | None = None,
     weights: Tensor | None = None,
     evidence: float = 0.0,
+    contributions: float = 0.0,
     last_maps: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The loss, at another temperature if one is given, and the logits. With λ = 0 the rows of W are not computed.
 
-    evidence: the weight of `wrong_evidence`, where λ is 0.
+    evidence, contributions: the weights of `wrong_evidence` and `wrong_contributions`, where λ is 0; the latter is of
+        the first quarter of the images.
     last_maps: images to the last layer's map, if they are not to be made by the model as it is.
     """
     temperature = model.temperature if temperature is None else temperature
@@ -89,10 +103,16 @@ def objective(
         logits, weight = mean_weight(model, images, labels, generator)
         loss = classification_loss(at_temperature(logits, model, temperature), labels, weights)
         return loss + regularisation * weight, logits
-    if not evidence and last_maps is None:
+    if not (evidence or contributions) and last_maps is None:
         logits = model(images)
         return classification_loss(at_temperature(logits, model, temperature), labels, weights), logits
     maps = last_maps(images) if last_maps else model.features(model.encode(images))
     logits = model.pool(maps)
     loss = classification_loss(at_temperature(logits, model, temperature), labels, weights)
-    return loss + evidence * wrong_evidence(maps, labels, temperature) if evidence else loss, logits
+    if evidence:
+        loss = loss + evidence * wrong_evidence(maps, labels, temperature)
+    if contributions:
+        some = -(-len(labels) // 4)
+        against = wrong_contributions(model, images[:some], labels[:some], generator)
+        loss = loss + contributions * against * (model.temperature / temperature)
+    return loss, logits
