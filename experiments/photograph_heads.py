@@ -8,12 +8,12 @@ classified photographs the share of the positive part in the right quarter (eq. 
 and for Occlusion on the features.
 
     python experiments/photograph_heads.py photographs --heads "recipe;head=32/8/3 32/8/1;evidence=0.2"
+    python experiments/photograph_heads.py photographs --model waste --grids 100
 """
 
 import argparse
 import dataclasses
 import json
-import math
 import sys
 import time
 from collections.abc import Sequence
@@ -32,6 +32,7 @@ from codanet.data.photographs import load_photographs
 from codanet.data.split import held_out
 from codanet.data.tiling import make_grids, possible_grids, tiled
 from codanet.metrics.localisation import cell_shares
+from codanet.metrics.scores import Scores
 from codanet.models.efficientnet_lite import IMAGE_SIZE
 from codanet.models.hybrid import HybridNet
 from codanet.training.loss import (
@@ -44,12 +45,11 @@ from codanet.training.loss import (
 from codanet.training.muon import Muon
 from codanet.training.photos import build, calibrate, featured
 from codanet.training.recipe import load_recipe
-from codanet.training.settings import changed
+from codanet.training.schedule import learning_rate_factor, temperature_at
+from codanet.training.settings import Settings, changed
 from result import exit_code
 
 GRID = 2  # photographs per side
-LOW = 64.0  # T of the first update
-RISING = 0.3  # the part of the updates over which the learning rate rises
 BATCH = 64
 HELD_OUT = 0.2  # of the training part
 
@@ -63,6 +63,7 @@ class Head:
     pulled: float = 0.0  # weight of the positive contributions of features to a wrong class
     share: float = 0.25  # of the images of a batch that the term before it sees
     after: float = 0.0  # the part of the updates after which it is added
+    smooth: int = 1  # the side of the squares that features are averaged over before they enter
     temperature: float = 1000.0
     epochs: int = 8
 
@@ -74,10 +75,10 @@ def head_of(words: str) -> Head:
     return Head(**{name: kinds[name](value) for name, value in changes.items()})
 
 
-def trained(data: ImageData, model: HybridNet, head: Head) -> None:
-    """As the recipe: Muon, a rate that rises and falls once, T rising in even ratios, rare classes with more weight."""
-    optimiser = Muon([p for p in model.parameters() if p.requires_grad], 0.05)
-    weights = class_weights(data.train.labels, model.num_classes, 0.5)
+def trained(data: ImageData, model: HybridNet, head: Head, settings: Settings) -> None:
+    """As the recipe does: Muon, its learning rates and rising T, and more weight on rare classes."""
+    optimiser = Muon([p for p in model.parameters() if p.requires_grad], settings.learning_rate)
+    weights = class_weights(data.train.labels, model.num_classes, settings.class_weights)
     generator, total = torch.Generator().manual_seed(0), head.epochs * (len(data.train) // BATCH)
     step = 0
     model.train()
@@ -86,18 +87,17 @@ def trained(data: ImageData, model: HybridNet, head: Head) -> None:
         for some in order[: len(order) // BATCH * BATCH].split(BATCH):
             maps, labels = data.train.__getitems__(some.tolist())
             done = step / total
-            rate = done / RISING if done < RISING else 0.5 * (1 + math.cos(math.pi * (done - RISING) / (1 - RISING)))
             for group in optimiser.param_groups:
-                group["lr"] = 0.05 * max(rate, 0.01)
-            temperature = LOW * (head.temperature / LOW) ** done
-            features = model.encode_maps(maps)
+                group["lr"] = settings.learning_rate * learning_rate_factor(settings, epoch, done)
+            temperature = temperature_at(settings, model.temperature, done)
+            features = encoded(model, maps, head)
             last = model.features(features)
             logits = at_temperature(model.pool(last), model, temperature)
             loss = classification_loss(logits, labels, weights)
             loss = loss + head.evidence * wrong_evidence(last, labels, temperature)
             if head.pulled and done >= head.after:
                 few = max(1, round(head.share * len(labels)))
-                against = wrong_contributions(model, features[:few], labels[:few], generator)
+                against = wrong_contributions(model.align(features[:few])[1], labels[:few], generator)
                 loss = loss + head.pulled * against * (model.temperature / temperature)
             optimiser.zero_grad()
             loss.backward()
@@ -106,12 +106,21 @@ def trained(data: ImageData, model: HybridNet, head: Head) -> None:
     model.eval()
 
 
-def measured(model: HybridNet, data: ImageData, grids: int, seed: int) -> dict[str, Any]:
-    with torch.inference_mode():
-        batched = list(batches(data.val, BATCH))
-        features = torch.cat([model.encode_maps(maps) for maps, _ in batched])
-        labels = torch.cat([numbers for _, numbers in batched])
-        logits = torch.cat([model(some) for some in features.split(BATCH)])
+def encoded(model: HybridNet, maps: Tensor, head: Head) -> Tensor:
+    averaged = avg_pool2d(maps.float(), head.smooth, 1, head.smooth // 2, count_include_pad=False)
+    return model.encode_maps(averaged if head.smooth > 1 else maps)
+
+
+@torch.no_grad()
+def measured(model: HybridNet, data: ImageData, head: Head, grids: int, seed: int) -> dict[str, Any]:
+    """On the held-out photographs, or, if these were kept, on their features; grids are of the one or the other."""
+    kept = torch.cat([images for images, _ in batches(data.val, BATCH)])
+    labels = data.val.labels
+
+    def features(of: Tensor) -> Tensor:
+        return encoded(model, model.maps(of.float() / 255) if of.dtype == torch.uint8 else of, head)
+
+    logits = torch.cat([model(features(some)) for some in kept.split(BATCH)])
     right = logits.argmax(1) == labels
     confidence = logits.gather(1, labels[:, None])[:, 0]
     order = [int(i) for i in confidence.argsort(descending=True) if right[i] and confidence[i] > 0]
@@ -124,9 +133,12 @@ def measured(model: HybridNet, data: ImageData, grids: int, seed: int) -> dict[s
     chosen = make_grids(sure, number, GRID, seed=seed)
     shares: dict[str, list[Tensor]] = {}
     for images, classes in zip(chosen.indices, chosen.classes, strict=True):
-        for name, maps in maps_of(model, tiled(features[images], GRID), classes).items():
+        for name, maps in maps_of(model, features(tiled(kept[images], GRID)), classes).items():
             shares.setdefault(name, []).append(cell_shares(maps[None], GRID).values)
-    return row | {name: float(torch.cat(parts).nanmean()) for name, parts in shares.items()}
+    for name, values in shares.items():
+        scores = Scores("localisation", torch.cat(values), ("",) * (number * GRID**2), unit=GRID**2)
+        row |= {name: scores.mean, f"{name}, interval": scores.interval()}
+    return row
 
 
 def maps_of(model: HybridNet, grid: Tensor, classes: Tensor) -> dict[str, Tensor]:
@@ -144,6 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("photographs", type=Path, help="a folder of them, with a folder a class in it")
     parser.add_argument("--heads", default="recipe", help="separated by semicolons; what each changes, by commas")
+    parser.add_argument("--model", help="measure this one on what its training held out, instead of training heads")
     parser.add_argument("--output", type=Path, default=Path("figures"))
     parser.add_argument("--views", type=int, default=5)
     parser.add_argument("--grids", type=int, default=40)
@@ -160,6 +173,12 @@ def _run(given: argparse.Namespace) -> None:
     asked = {"views": given.views, "seed": given.seed, "threads": given.threads}
     settings = changed(load_recipe(given.photographs, backbone="efficientnet_lite0").settings, asked)
     data = load_photographs(given.photographs, side=IMAGE_SIZE, seed=given.seed)
+    if given.model:
+        hybrid = codanet.load(given.model)
+        if not isinstance(hybrid, HybridNet):
+            raise ValueError(f"{given.model} is no hybrid: give a model that stands on a backbone")
+        print(json.dumps({"name": given.model, **measured(hybrid, data, Head(), given.grids, given.seed)}))
+        return
     data = held_out(data, round(len(data.train) * HELD_OUT), given.seed)
     data = featured(build(settings, data), data, settings, folder, print)
     for words in given.heads.split(";"):
@@ -168,9 +187,9 @@ def _run(given: argparse.Namespace) -> None:
         model = build(changed(settings, {"head": head.head, "temperature": head.temperature}), data)
         calibrate(model, data.train, settings)
         started = time.process_time()
-        trained(data, model, head)
+        trained(data, model, head, settings)
         row = {"name": words, **dataclasses.asdict(head), "seconds": round(time.process_time() - started)}
-        row |= measured(model, data, given.grids, given.seed)
+        row |= measured(model, data, head, given.grids, given.seed)
         print(json.dumps(row), flush=True)
         with (folder / "rows.jsonl").open("a", encoding="utf-8") as rows:
             rows.write(json.dumps(row | {"seed": given.seed, "codanet": codanet.__version__}) + "\n")

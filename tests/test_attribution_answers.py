@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from classifiers import CLASSES, MODELS, SIZE, Light, close, cnn, coda, made, pictures, resnet, settings
 from codanet import CoDANet
 from codanet.attribution import (
+    Contributions,
     DeepLift,
     Grad,
     GradCam,
@@ -137,6 +138,23 @@ def test_occlusion_follows_a_window_only_as_far_as_it_reaches(kind, window, stri
     model.register_forward_hook(lambda module, inputs, output: passes.append(len(output)))
     close(found, attribute(model, images, [[0, 3], [4, 1]], Occlusion(window, stride)), 1e-10)
     assert sum(passes) > 2 * (30 // stride) ** 2
+
+
+@pytest.mark.parametrize(("window", "stride"), [(5, 2), (4, 4), (7, 5)])
+@torch.no_grad()
+def test_contributions_of_windows_are_what_occlusion_takes_away_where_no_pixel_minds_another(window, stride):
+    """With 1x1 kernels a window's pixels add the same with and without the others, so that covering them shows it."""
+    model = CoDANet([Layer(6, 2, 1), Layer(CLASSES, 2, 1)], temperature=3).double().eval()
+    images = torch.rand(2, 3, 13, 17).double()
+    own = attribute(model, images, [[0, 3], [4, 1]], Contributions(window, stride))
+    close(own, attribute(model, images, [[0, 3], [4, 1]], Occlusion(window, stride)), 1e-10)
+    pixels = attribute(model, images, [[0, 3], [4, 1]], Contributions())
+    assert torch.equal(pixels, attribute(model, images, [[0, 3], [4, 1]], Contributions(1)))
+    assert (own - pixels).abs().max() > 1e-3 * own.abs().max()
+    with pytest.raises(ValueError, match=r"a window of 14 does not fit into images of 13x17"):
+        attribute(model, images, 0, Contributions(14))
+    with pytest.raises(ValueError, match=r"stride 3 is larger than the window 2"):
+        Contributions(2, 3)
 
 
 @pytest.mark.parametrize("watched", [False, True])  # a hook asks for whole passes

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
 
 import torch
 from torch import Tensor
 
-from codanet._support.numbers import check_whole
-
 from .local import Boxes, Local, local_network
 from .task import InputSettings, Task
+from .windows import Windows, check_windows
 
 
 @dataclass(frozen=True)
@@ -29,29 +27,19 @@ class Occlusion(InputSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole(1, window=self.window, stride=self.stride)
-        if self.stride > self.window:
-            raise ValueError(
-                f"stride {self.stride} is larger than the window {self.window}: pixels between two windows would get "
-                "no value, so take a smaller stride"
-            )
+        check_windows(self.window, self.stride)
 
     def maps(self, task: Task) -> Tensor:
-        if self.window > min(task.size):
-            raise ValueError(
-                f"a window of {self.window} does not fit into images of {task.size[0]}x{task.size[1]}: take a smaller"
-            )
-        rows, columns = (self._covered(size).to(task.inputs.device) for size in task.size)  # [R, H], [S, W]
+        windows = Windows.over(task.size, self.window, self.stride).to(task.inputs.device)
+        rows, columns = windows.rows, windows.columns
         targets = task.targets.view(len(task.inputs), -1)  # [N, K]
         network = local_network(task.model, task.inputs)
         if network is None:
             drops = self._drops(task, targets, rows, columns)
         else:
             drops = self._local_drops(task, network, targets, rows, columns)
-        drops = drops.unflatten(1, (len(rows), len(columns)))
-        total = torch.einsum("nrsk,rh,sw->nkhw", drops, rows.to(drops), columns.to(drops))
-        times = rows.sum(0)[:, None] * columns.sum(0)[None, :]  # [H, W], at least 1 everywhere
-        return (total / times).view(*task.targets.shape, *task.size)
+        drops = drops.transpose(1, 2).unflatten(2, (len(rows), len(columns)))  # [N, K, R, S]
+        return windows.means(drops).view(*task.targets.shape, *task.size)
 
     @staticmethod
     def _drops(task: Task, targets: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
@@ -90,9 +78,3 @@ class Occlusion(InputSettings):
         covered = rows.gather(1, row)[:, :, None] & columns.gather(1, column)[:, None]
         uncovered = image.permute(1, 2, 0)[row[:, :, None], column[:, None]]  # [m, K, K, C]
         return Boxes(torch.where(covered[..., None], baseline.flatten(), uncovered), top, left)
-
-    def _covered(self, size: int) -> Tensor:
-        """[windows, size]: which places along one side each window covers."""
-        start = torch.arange(ceil((size - self.window) / self.stride) + 1)[:, None] * self.stride
-        place = torch.arange(size)[None]
-        return (place >= start) & (place < start + self.window)

@@ -11,14 +11,25 @@ from torch import Tensor
 from codanet.models.self_explaining import SelfExplaining
 
 from .task import MethodSettings, Task
+from .windows import Windows, check_windows
 
 
 @dataclass(frozen=True)
 class Contributions(MethodSettings):
-    """[W(x)]_c ⊙ x / T of a CoDA-Net, summed over the encoded channels (eq. 8): they add up to logit - b0."""
+    """[W(x)]_c ⊙ x / T of a CoDA-Net, summed over the encoded channels (eq. 8): they add up to logit - b0.
+
+    With a window of more than one pixel they are as coarse as Occlusion's maps, to be compared with them: what all
+    pixels of a window contribute, and at every pixel the mean over the windows that cover it. These do not add up.
+    """
 
     several_targets = True
     needs = "own maps"
+
+    window: int = 1
+    stride: int = 1
+
+    def __post_init__(self) -> None:
+        check_windows(self.window, self.stride)
 
     def maps(self, task: Task) -> Tensor:
         model = task.model
@@ -28,7 +39,10 @@ class Contributions(MethodSettings):
         for inputs, targets in zip(task.inputs.split(at_once), task.targets.split(at_once), strict=True):
             maps.append(model.own_maps(inputs, targets))
             task.advance(len(inputs))
-        return torch.cat(maps)
+        if self.window == 1:
+            return torch.cat(maps)
+        windows = Windows.over(task.size, self.window, self.stride).to(task.inputs.device)
+        return windows.means(windows.sums(torch.cat(maps)))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, one_hot
 
+from ..models.linear_map import LinearMap
 from ..models.network import CoDANet
 
 
@@ -61,16 +62,14 @@ def wrong_evidence(maps: Tensor, labels: Tensor, temperature: float) -> Tensor:
     return (positive * wrong).sum() / (wrong.sum().clamp(min=1) * temperature)
 
 
-def wrong_contributions(model: CoDANet, images: Tensor, labels: Tensor, generator: Generator | None = None) -> Tensor:
+def wrong_contributions(linear_map: LinearMap, labels: Tensor, generator: Generator | None = None) -> Tensor:
     """Σ_p max(0, s_c(p)), what the positions p of an input add to the logit of one wrong class c; the mean over images.
 
     `wrong_evidence` bounds sums over a patch of the last layer, within which contributions of both signs may lie beside
     each other; this bounds every one of them.
     """
-    encoded = model.encode(images)
-    _, linear_map = model.align(encoded)
-    rows = linear_map.class_rows(wrong_classes(labels, model.num_classes, generator)[:, None])[:, 0]
-    return (rows * encoded).sum(1).clamp(min=0).sum((1, 2)).mean()
+    rows = linear_map.class_rows(wrong_classes(labels, linear_map.logits.shape[1], generator)[:, None])[:, 0]
+    return (rows * linear_map.activations[0]).sum(1).clamp(min=0).sum((1, 2)).mean()
 
 
 def at_temperature(logits: Tensor, model: CoDANet, temperature: float) -> Tensor:
@@ -106,13 +105,17 @@ def objective(
     if not (evidence or contributions) and last_maps is None:
         logits = model(images)
         return classification_loss(at_temperature(logits, model, temperature), labels, weights), logits
-    maps = last_maps(images) if last_maps else model.features(model.encode(images))
+    some = -(-len(labels) // 4) if contributions else 0
+    linear_map = model.align(images[:some])[1] if some else None
+    parts = [linear_map.activations[-1]] if linear_map else []
+    if some < len(labels):
+        parts.append(last_maps(images[some:]) if last_maps else model.features(model.encode(images[some:])))
+    maps = torch.cat(parts) if len(parts) > 1 else parts[0]
     logits = model.pool(maps)
     loss = classification_loss(at_temperature(logits, model, temperature), labels, weights)
     if evidence:
         loss = loss + evidence * wrong_evidence(maps, labels, temperature)
-    if contributions:
-        some = -(-len(labels) // 4)
-        against = wrong_contributions(model, images[:some], labels[:some], generator)
+    if linear_map:
+        against = wrong_contributions(linear_map, labels[:some], generator)
         loss = loss + contributions * against * (model.temperature / temperature)
     return loss, logits
