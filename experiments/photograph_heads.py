@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 import codanet
-from codanet.attribution.occlusion import Occlusion
+from codanet.attribution import Contributions, Occlusion
 from codanet.attribution.task import Task
 from codanet.data import ImageData, batches
 from codanet.data.photographs import load_photographs
@@ -35,13 +35,7 @@ from codanet.metrics.localisation import cell_shares
 from codanet.metrics.scores import Scores
 from codanet.models.efficientnet_lite import IMAGE_SIZE
 from codanet.models.hybrid import HybridNet
-from codanet.training.loss import (
-    at_temperature,
-    class_weights,
-    classification_loss,
-    wrong_contributions,
-    wrong_evidence,
-)
+from codanet.training.loss import at_temperature, class_weights, classification_loss, wrong_classes, wrong_evidence
 from codanet.training.muon import Muon
 from codanet.training.photos import build, calibrate, featured
 from codanet.training.recipe import load_recipe
@@ -75,6 +69,16 @@ def head_of(words: str) -> Head:
     return Head(**{name: kinds[name](value) for name, value in changes.items()})
 
 
+def wrong_contributions(model: HybridNet, features: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
+    """Σ_p max(0, s_c(p)), what the positions p of the features add to the logit of a wrong class c; mean of images.
+
+    `wrong_evidence` bounds sums over a patch of the last layer, within which contributions of both signs may lie beside
+    each other; this bounds every one of them.
+    """
+    rows = model.align(features)[1].class_rows(wrong_classes(labels, model.num_classes, generator)[:, None])[:, 0]
+    return (rows * features).sum(1).clamp(min=0).sum((1, 2)).mean()
+
+
 def trained(data: ImageData, model: HybridNet, head: Head, settings: Settings) -> None:
     """As the recipe does: Muon, its learning rates and rising T, and more weight on rare classes."""
     optimiser = Muon([p for p in model.parameters() if p.requires_grad], settings.learning_rate)
@@ -97,7 +101,7 @@ def trained(data: ImageData, model: HybridNet, head: Head, settings: Settings) -
             loss = loss + head.evidence * wrong_evidence(last, labels, temperature)
             if head.pulled and done >= head.after:
                 few = max(1, round(head.share * len(labels)))
-                against = wrong_contributions(model.align(features[:few])[1], labels[:few], generator)
+                against = wrong_contributions(model, features[:few], labels[:few], generator)
                 loss = loss + head.pulled * against * (model.temperature / temperature)
             optimiser.zero_grad()
             loss.backward()
@@ -142,12 +146,15 @@ def measured(model: HybridNet, data: ImageData, head: Head, grids: int, seed: in
 
 
 def maps_of(model: HybridNet, grid: Tensor, classes: Tensor) -> dict[str, Tensor]:
-    """Maps [K, h, w] of the classes [K] of a grid's features [1, C', h, w]: the model's own, the same averaged over the
-    windows that Occlusion covers, and Occlusion's."""
-    own = model.explain(grid.expand(len(classes), -1, -1, -1), classes).positions
-    averaged = avg_pool2d(own[None], 5, 1, 2, count_include_pad=False)[0]
+    """Maps [K, h, w] of the classes [K] of a grid's features [1, C', h, w]: the model's own, the same by the windows
+    that Occlusion covers, and Occlusion's."""
     task = Task(model, grid, classes[None], torch.zeros(1, grid.shape[1], 1, 1))
-    return {"own": own, "own, averaged over 5x5": averaged, "occlusion": Occlusion(window=5, stride=2).maps(task)[0]}
+    methods = {
+        "own": Contributions(),
+        "own, by windows": Contributions(5, 2),
+        "occlusion": Occlusion(window=5, stride=2),
+    }
+    return {name: method.maps(task)[0] for name, method in methods.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,14 +7,7 @@ from codanet import CoDANet, create_model
 from codanet.benchmarks.algorithm1 import Algorithm1Conv2d, Algorithm1Net
 from codanet.data import load_data
 from codanet.models.network import Layer
-from codanet.training.loss import (
-    classification_loss,
-    mean_weight,
-    objective,
-    wrong_classes,
-    wrong_contributions,
-    wrong_evidence,
-)
+from codanet.training.loss import classification_loss, mean_weight, objective, wrong_classes, wrong_evidence
 
 
 def test_bce_by_hand():
@@ -139,18 +132,3 @@ def test_wrong_evidence_presses_what_speaks_for_wrong_classes():
         assert torch.equal(logits.argmax(1), labels)
         left[weight] = wrong_evidence(model.features(model.encode(images)), labels, 8).item()
     assert left[1.0] < 0.5 * left[0.0], left
-
-
-def test_wrong_contributions_are_the_positive_part_of_the_map_of_a_wrong_class():
-    torch.manual_seed(0)
-    model = CoDANet([Layer(6, 2), Layer(2, 2, 1)], temperature=4.0).double()
-    images, labels = torch.rand(8, 3, 6, 10).double(), torch.arange(8) % 2
-    term = wrong_contributions(model.align(images)[1], labels)
-    maps = model.explain(images, 1 - labels).contributions.sum(1)
-    assert term.item() == pytest.approx(maps.clamp(min=0).sum((1, 2)).mean().item(), rel=1e-10)
-    term.backward()
-    assert all(layer.A.grad.abs().max() > 0 for layer in model.dau_layers)
-    plain, _ = objective(model, images, labels, temperature=2.0)
-    loss, _ = objective(model, images, labels, temperature=2.0, contributions=0.3)
-    quarter = wrong_contributions(model.align(images[:2])[1], labels[:2])
-    assert loss.item() == pytest.approx((plain + 0.3 * 2 * quarter).item(), rel=1e-10)

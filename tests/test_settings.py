@@ -161,8 +161,6 @@ def test_schedules():
         ({"regularisation": -1}, "must not be negative"),
         ({"wrong_evidence": -1}, "must not be negative"),
         ({"wrong_evidence": 1, "regularisation": 1}, "only one of them"),
-        ({"wrong_contributions": 1, "regularisation": 1}, "regularisation and wrong_contributions were both given"),
-        ({"wrong_contributions": 1, "mosaic": 0.5}, "it needs one class per image"),
         ({"epochs": None}, "epochs is None"),
         ({"epochs": float("inf")}, "epochs is inf"),
         ({"threads": 0}, "threads is 0"),

@@ -6,7 +6,6 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, one_hot
 
-from ..models.linear_map import LinearMap
 from ..models.network import CoDANet
 
 
@@ -62,16 +61,6 @@ def wrong_evidence(maps: Tensor, labels: Tensor, temperature: float) -> Tensor:
     return (positive * wrong).sum() / (wrong.sum().clamp(min=1) * temperature)
 
 
-def wrong_contributions(linear_map: LinearMap, labels: Tensor, generator: Generator | None = None) -> Tensor:
-    """Σ_p max(0, s_c(p)), what the positions p of an input add to the logit of one wrong class c; the mean over images.
-
-    `wrong_evidence` bounds sums over a patch of the last layer, within which contributions of both signs may lie beside
-    each other; this bounds every one of them.
-    """
-    rows = linear_map.class_rows(wrong_classes(labels, linear_map.logits.shape[1], generator)[:, None])[:, 0]
-    return (rows * linear_map.activations[0]).sum(1).clamp(min=0).sum((1, 2)).mean()
-
-
 def at_temperature(logits: Tensor, model: CoDANet, temperature: float) -> Tensor:
     """The logits that the model would give with another T: b0 + (logits - b0) T / T'."""
     if temperature == model.temperature:
@@ -88,13 +77,11 @@ def objective(
     temperature: float | None = None,
     weights: Tensor | None = None,
     evidence: float = 0.0,
-    contributions: float = 0.0,
     last_maps: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The loss, at another temperature if one is given, and the logits. With λ = 0 the rows of W are not computed.
 
-    evidence, contributions: the weights of `wrong_evidence` and `wrong_contributions`, where λ is 0; the latter is of
-        the first quarter of the images.
+    evidence: the weight of `wrong_evidence`, where λ is 0.
     last_maps: images to the last layer's map, if they are not to be made by the model as it is.
     """
     temperature = model.temperature if temperature is None else temperature
@@ -102,20 +89,10 @@ def objective(
         logits, weight = mean_weight(model, images, labels, generator)
         loss = classification_loss(at_temperature(logits, model, temperature), labels, weights)
         return loss + regularisation * weight, logits
-    if not (evidence or contributions) and last_maps is None:
+    if not evidence and last_maps is None:
         logits = model(images)
         return classification_loss(at_temperature(logits, model, temperature), labels, weights), logits
-    some = -(-len(labels) // 4) if contributions else 0
-    linear_map = model.align(images[:some])[1] if some else None
-    parts = [linear_map.activations[-1]] if linear_map else []
-    if some < len(labels):
-        parts.append(last_maps(images[some:]) if last_maps else model.features(model.encode(images[some:])))
-    maps = torch.cat(parts) if len(parts) > 1 else parts[0]
+    maps = last_maps(images) if last_maps else model.features(model.encode(images))
     logits = model.pool(maps)
     loss = classification_loss(at_temperature(logits, model, temperature), labels, weights)
-    if evidence:
-        loss = loss + evidence * wrong_evidence(maps, labels, temperature)
-    if linear_map:
-        against = wrong_contributions(linear_map, labels[:some], generator)
-        loss = loss + contributions * against * (model.temperature / temperature)
-    return loss, logits
+    return loss + evidence * wrong_evidence(maps, labels, temperature) if evidence else loss, logits

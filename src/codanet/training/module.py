@@ -146,7 +146,6 @@ class Classification(LightningModule):
             temperature,
             self.class_weights,
             self.settings.wrong_evidence,
-            self.settings.wrong_contributions,
             self.compiled,
         )
         if not torch.isfinite(loss.detach()):

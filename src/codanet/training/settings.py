@@ -36,7 +36,6 @@ class Settings:
         temperature: T of the loss; the model's own if not given.
         regularisation: λ, the weight of the mean |W| in the loss.
         wrong_evidence: The weight, in the loss, of what speaks anywhere in an image for a class that it is not of.
-        wrong_contributions: The same of single contributions, for a quarter of the images; it takes half as long again.
         temperature_from: Where T starts, to rise to `temperature` over the first four fifths; no rise if not given.
         augmentation: none, crop, flip-crop, flip-crop-cutout, randaugment or imagenet.
         grow_from: The side of the pictures at first; they grow to their own size in steps. No growth if not given.
@@ -86,7 +85,6 @@ class Settings:
     temperature: float | None = None
     regularisation: float = 0.0
     wrong_evidence: float = 0.0
-    wrong_contributions: float = 0.0
     temperature_from: float | None = None
     augmentation: str = "none"
     grow_from: int | None = None
@@ -129,8 +127,7 @@ class Settings:
         for name in ("devices", "workers"):
             if getattr(self, name) > MOST_THREADS:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: at most {MOST_THREADS} are started here")
-        weights = ("regularisation", "wrong_evidence", "wrong_contributions")
-        for name in ("holdout", *weights, "warmup_epochs", "workers", "warmup_from"):
+        for name in ("holdout", "regularisation", "wrong_evidence", "warmup_epochs", "workers", "warmup_from"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: it must not be negative")
         for name in ("mosaic", "erase", "grow_until", "class_weights"):
@@ -155,13 +152,8 @@ class Settings:
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"unknown {name} {getattr(self, name)!r}{nearest(getattr(self, name), allowed)}")
-        if self.regularisation and (self.wrong_evidence or self.wrong_contributions):
-            other = "wrong_evidence" if self.wrong_evidence else "wrong_contributions"
-            raise ValueError(f"regularisation and {other} were both given: only one of them can be in the loss")
-        if self.mosaic and self.wrong_contributions:
-            raise ValueError(
-                "mosaic and wrong_contributions were both given: leave one out, as it needs one class per image"
-            )
+        if self.regularisation and self.wrong_evidence:
+            raise ValueError("regularisation and wrong_evidence were both given: only one of them can be in the loss")
         if self.regularisation and self.mosaic:
             raise ValueError("regularisation and mosaic were both given: λ needs one class per image, so leave one out")
         if self.regularisation and self.compile == "on":
@@ -235,7 +227,7 @@ def head_sizes(head: str) -> tuple[tuple[int, int, int], ...]:
 
 # what no other network can be told
 OF_CODA_NETS = (
-    *("temperature", "temperature_from", "regularisation", "wrong_evidence", "wrong_contributions"),
+    *("temperature", "temperature_from", "regularisation", "wrong_evidence"),
     *("rescale", "recompute", "start", "backbone"),
 )
 FIELDS = tuple(field.name for field in dataclasses.fields(Settings))
