@@ -31,7 +31,9 @@ from codanet.data import ImageData, batches
 from codanet.data.photographs import load_photographs
 from codanet.data.split import held_out
 from codanet.data.tiling import make_grids, possible_grids, tiled
+from codanet.metrics import confident_images
 from codanet.metrics.localisation import cell_shares
+from codanet.metrics.predictions import Predictions
 from codanet.metrics.scores import Scores
 from codanet.models.efficientnet_lite import IMAGE_SIZE
 from codanet.models.hybrid import HybridNet
@@ -44,21 +46,22 @@ from codanet.training.settings import Settings, changed
 from result import exit_code
 
 GRID = 2  # photographs per side
-BATCH = 64
 HELD_OUT = 0.2  # of the training part
+RECIPE = load_recipe("photos", backbone="efficientnet_lite0").settings
+BATCH = RECIPE.batch_size
 
 
 @dataclasses.dataclass(frozen=True)
 class Head:
     """What may differ from the recipe."""
 
-    head: str = "32/8/3 32/8/3"
-    evidence: float = 0.1  # weight of the last layer's evidence for wrong classes
+    head: str = RECIPE.head
+    evidence: float = RECIPE.wrong_evidence  # weight of the last layer's evidence for wrong classes
     pulled: float = 0.0  # weight of the positive contributions of features to a wrong class
     share: float = 0.25  # of the images of a batch that the term before it sees
     after: float = 0.0  # the part of the updates after which it is added
     smooth: int = 1  # the side of the squares that features are averaged over before they enter
-    temperature: float = 1000.0
+    temperature: float = RECIPE.temperature or 64.0
     epochs: int = 8
 
 
@@ -111,8 +114,9 @@ def trained(data: ImageData, model: HybridNet, head: Head, settings: Settings) -
 
 
 def encoded(model: HybridNet, maps: Tensor, head: Head) -> Tensor:
-    averaged = avg_pool2d(maps.float(), head.smooth, 1, head.smooth // 2, count_include_pad=False)
-    return model.encode_maps(averaged if head.smooth > 1 else maps)
+    if head.smooth > 1:
+        maps = avg_pool2d(maps.float(), head.smooth, 1, head.smooth // 2, count_include_pad=False)
+    return model.encode_maps(maps)
 
 
 @torch.no_grad()
@@ -125,13 +129,13 @@ def measured(model: HybridNet, data: ImageData, head: Head, grids: int, seed: in
         return encoded(model, model.maps(of.float() / 255) if of.dtype == torch.uint8 else of, head)
 
     logits = torch.cat([model(features(some)) for some in kept.split(BATCH)])
-    right = logits.argmax(1) == labels
-    confidence = logits.gather(1, labels[:, None])[:, 0]
-    order = [int(i) for i in confidence.argsort(descending=True) if right[i] and confidence[i] > 0]
-    sure = {int(c): [i for i in order if labels[i] == c] for c in labels.unique()}
-    number = min(grids, possible_grids([len(images) for images in sure.values()], GRID**2))
-    row: dict[str, Any] = {"accuracy": float(right.float().mean()), "n": len(labels)}
-    row |= {"cross-entropy": float(classification_loss(logits, labels)), "sure": len(order), "grids": number}
+    log_odds = logits.gather(1, labels[:, None])[:, 0].double()
+    found = Predictions(torch.arange(len(labels)), labels, logits.double(), log_odds).scores()
+    sure = confident_images(found)
+    counts = [len(images) for images in sure.values()]
+    number = min(grids, possible_grids(counts, GRID**2))
+    row: dict[str, Any] = {"accuracy": found.mean, "n": len(labels)}
+    row |= {"cross-entropy": float(classification_loss(logits, labels)), "sure": sum(counts), "grids": number}
     if not number:
         return row
     chosen = make_grids(sure, number, GRID, seed=seed)

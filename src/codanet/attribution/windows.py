@@ -25,9 +25,6 @@ class Windows:
             raise ValueError(f"a window of {window} does not fit into images of {size[0]}x{size[1]}: take a smaller")
         return cls(*(_covered(side, window, stride) for side in size))
 
-    def __len__(self) -> int:
-        return len(self.rows) * len(self.columns)
-
     def to(self, device: torch.device) -> Windows:
         return Windows(self.rows.to(device), self.columns.to(device))
 
