@@ -4,13 +4,14 @@
     python experiments/peers.py --networks resnet20   only one of them; its row joins those that are there
     python experiments/peers.py --minutes 1 --grids 4 --images 16        to see that it works
     python experiments/peers.py --networks vgg19_bn --steps 624          the updates of another machine's half hour
+    python experiments/peers.py --data tiny-imagenet --root tiny-imagenet-20.zip --networks tiny_coda,resnet20
 
-Every network sees the same augmented images, small ones first (16x16, growing to 32x32 in the first 65% of the time),
-with one objective, one-vs-all, and a learning rate that rises and falls once over the time it has. CoDA-Nets are
-trained as the recipe cifar10-cpu has it (Muon, a rising T, a term against evidence for wrong classes), the others with
-Adam. 5,000 training images are held out; the test images are looked at once, by the evaluation. A network without maps
-of its own gets the post-hoc method that localises best on two grids of held-out images. Time is the processor's, so
-that other work on the machine costs nobody a step. Stopped and started again, it goes on from the last minute.
+Every network sees the same augmented images, small ones first (half the side, growing to the whole in the first 65% of
+the time), with one objective, one-vs-all, and a learning rate that rises and falls once over the time it has. CoDA-Nets
+are trained as the recipe cifar10-cpu has it (Muon, a rising T, a term against evidence for wrong classes), the others
+with Adam. Some training images are held out; the test images are looked at once, by the evaluation. A network without
+maps of its own gets the post-hoc method that localises best on two grids of held-out images. Time is the processor's,
+so that other work on the machine costs nobody a step. Stopped and started again, it goes on from the last minute.
 """
 
 import argparse
@@ -45,16 +46,41 @@ from codanet.plot import save
 from codanet.training.loss import objective
 from codanet.training.muon import Muon
 
-NETWORKS = ("s_coda_r1_8", "s_coda_r1_4", *PEERS)
-TITLES = {"s_coda_r1_8": "S-CoDA, rank 1/8", "s_coda_r1_4": "S-CoDA, rank 1/4"} | {k: v.title for k, v in PEERS.items()}
+CODA_NETS = {
+    "s_coda_r1_8": "S-CoDA, rank 1/8",
+    "s_coda_r1_4": "S-CoDA, rank 1/4",
+    "tiny_coda": "CoDA for 64x64, ranks 4 and 8",
+}
+TITLES = CODA_NETS | {name: peer.title for name, peer in PEERS.items()}
 POST_HOC = ("gradcam", "occlusion9", "ixg", "intgrad")
 METRICS = ("accuracy", "localisation", "removal-least")
 GRID, CHOICE = 3, 2  # images a side; grids on which a network's method is chosen
-BATCH, HOLDOUT, SMALL, GROWN = 128, 5000, 16, 0.65
+BATCH, GROWN = 128, 0.65
 TEMPERATURES = (1000.0, 80000.0)  # of a CoDA-Net, from the first image to the last
 EVIDENCE = 0.2  # weight of what speaks for wrong classes in a CoDA-Net's loss
 RATES = {"muon": 0.05, "adam": 3e-3}  # at their highest
 KEEP_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """What networks are trained and judged on."""
+
+    name: str
+    side: int
+    holdout: int
+    networks: tuple[str, ...]
+
+    @property
+    def stem(self) -> str:
+        """Of the names of what is written."""
+        return "peers" if self.name == "cifar10" else f"peers-{self.name}"
+
+
+DATA_SETS = {
+    "cifar10": DataSet("cifar10", 32, 5000, ("s_coda_r1_8", "s_coda_r1_4", *PEERS)),
+    "tiny-imagenet": DataSet("tiny-imagenet", 64, 1000, ("tiny_coda", *PEERS)),
+}
 
 
 @dataclass
@@ -66,18 +92,18 @@ class Progress:
     accuracy: float = math.nan  # on the images that were held out
 
 
-def untrained(name: str, classes: tuple[str, ...]) -> CoDANet | Peer:
+def untrained(name: str, classes: tuple[str, ...], side: int) -> CoDANet | Peer:
     torch.manual_seed(0)
     if name in PEERS:
-        return create_peer(name, num_classes=len(classes), image_size=(32, 32), class_names=classes)
+        return create_peer(name, num_classes=len(classes), image_size=(side, side), class_names=classes)
     return codanet.create_model(name, temperature=TEMPERATURES[1], class_names=classes)
 
 
-def at(share: float, model: nn.Module) -> tuple[float, int, float]:
-    """The learning rate's factor, the side of the pictures and T, at a share of the time."""
+def at(share: float, model: nn.Module, full: int) -> tuple[float, int, float]:
+    """The learning rate's factor, the side of the pictures, `full` in the end, and T, at a share of the time."""
     rising = 0.25
     factor = share / rising if share < rising else 0.5 * (1 + math.cos(math.pi * (share - rising) / (1 - rising)))
-    side = 32 if share >= GROWN else int(SMALL + (32 - SMALL) * share / GROWN) // 4 * 4
+    side = full if share >= GROWN else int(full / 2 * (1 + share / GROWN)) // 4 * 4
     low, high = TEMPERATURES
     temperature = low * (high / low) ** share if isinstance(model, CoDANet) else 1.0
     return max(factor, 1e-3), side, temperature
@@ -85,7 +111,8 @@ def at(share: float, model: nn.Module) -> tuple[float, int, float]:
 
 def trained(name: str, data: Any, folder: Path, seconds: float, steps: int | None = None) -> tuple[Path, Progress]:
     """The weights, after `seconds` of training in all, or after so many `steps`; from where it was."""
-    model, file, weights = untrained(name, data.classes), folder / "last.pt", folder / "model.safetensors"
+    full: int = data.image_size[0]
+    model, file, weights = untrained(name, data.classes, full), folder / "last.pt", folder / "model.safetensors"
     kind = "muon" if isinstance(model, CoDANet) else "adam"
     optimiser: torch.optim.Optimizer = (
         Muon(model.parameters(), RATES[kind]) if kind == "muon" else torch.optim.Adam(model.parameters(), RATES[kind])
@@ -100,17 +127,17 @@ def trained(name: str, data: Any, folder: Path, seconds: float, steps: int | Non
         model.load_state_dict(state["model"])
         optimiser.load_state_dict(state["optimiser"])
         progress = Progress(**state["progress"])
-    augmented, kept = augmentation("flip-crop-cutout", (32, 32)), progress.seconds
+    augmented, kept = augmentation("flip-crop-cutout", (full, full)), progress.seconds
     began_at = progress.seconds
     model.train()
     while share() < 1:
         for images, labels in batches(data.train, BATCH, shuffle=True, seed=progress.step, drop_last=True):
             began = time.process_time()
-            factor, side, temperature = at(share(), model)
+            factor, side, temperature = at(share(), model, full)
             pictures = augmented(images.float() / 255, torch.Generator().manual_seed(progress.step))
-            if side < 32:
+            if side < full:
                 pictures = interpolate(pictures, side, mode="bilinear", antialias=True)
-                temperature *= (side / 32) ** 2 if isinstance(model, CoDANet) else 1.0
+                temperature *= (side / full) ** 2 if isinstance(model, CoDANet) else 1.0
             for group in optimiser.param_groups:
                 group["lr"] = RATES[kind] * factor
             evidence = EVIDENCE if isinstance(model, CoDANet) else 0.0
@@ -131,7 +158,7 @@ def trained(name: str, data: Any, folder: Path, seconds: float, steps: int | Non
             right = [(model(i.float() / 255).argmax(1) == n).float() for i, n in batches(data.val, 250)]
         progress.accuracy = float(torch.cat(right).mean())
         _keep(file, model, optimiser, progress)
-    facts = {"experiment": "peers", "seconds": progress.seconds, "steps": progress.step, "held out": HOLDOUT}
+    facts = {"experiment": "peers", "seconds": progress.seconds, "steps": progress.step, "held out": len(data.val)}
     codanet.save(cast(CoDANet, model.eval()), weights, facts)
     return weights, progress
 
@@ -159,12 +186,13 @@ def choice(model: nn.Module, data: Any) -> dict[str, float]:
 def judged(method: str, weights: Path, folder: Path, options: argparse.Namespace) -> Results:
     """On the test images; without localisation if the network is sure of too few of them for so many grids."""
     asked: dict[str, Any] = {"grids": options.grids, "images": options.images, "points": 17, "quiet": True}
+    asked["root"] = options.root
     try:
-        return evaluate([str(weights)], "cifar10", [method], METRICS, folder / "evaluation", **asked)
+        return evaluate([str(weights)], options.data, [method], METRICS, folder / "evaluation", **asked)
     except ValueError as error:
         print(f"{folder.name}: {error}")
         metrics = [metric for metric in METRICS if metric != "localisation"]
-        return evaluate([str(weights)], "cifar10", [method], metrics, folder / "evaluation", **asked)
+        return evaluate([str(weights)], options.data, [method], metrics, folder / "evaluation", **asked)
 
 
 def row(name: str, progress: Progress, results: Results, parameters: int) -> dict[str, Any]:
@@ -221,8 +249,8 @@ def chosen(names: str) -> list[str]:
     """The networks of a comma-separated list; an argparse error for one that is not known, before any is trained."""
     found = names.split(",")
     for name in found:
-        if name not in NETWORKS:
-            raise argparse.ArgumentTypeError(f"unknown network {name!r}{nearest(name, NETWORKS)}")
+        if name not in TITLES:
+            raise argparse.ArgumentTypeError(f"unknown network {name!r}{nearest(name, TITLES)}")
     return found
 
 
@@ -230,16 +258,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30.0, help="of training, for each network (30)")
     parser.add_argument("--steps", type=int, help="updates to make instead, whatever time they take")
-    parser.add_argument("--networks", type=chosen, default=",".join(NETWORKS), help="default: %(default)s")
+    parser.add_argument("--data", choices=list(DATA_SETS), default="cifar10", help="default: %(default)s")
+    parser.add_argument("--root", type=Path, help="where the data are")
+    parser.add_argument("--networks", type=chosen, help="default: a CoDA-Net and all peers")
     parser.add_argument("--grids", type=int, default=50)
     parser.add_argument("--images", type=int, default=256, help="for pixel removal (256)")
     parser.add_argument("--output", type=Path, default=Path("figures"))
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    data = held_out(load_data("cifar10"), HOLDOUT, 0)
-    for name in options.networks:
-        folder = options.output / "peers" / f"{name}-{options.minutes:g}-minutes"
+    asked = DATA_SETS[options.data]
+    data = held_out(load_data(asked.name, root=options.root, size=asked.side), asked.holdout, 0)
+    for name in options.networks or asked.networks:
+        folder = place(options, name)
         folder.mkdir(parents=True, exist_ok=True)
         weights, progress = trained(name, data, folder, 60 * options.minutes, options.steps)
         model = codanet.load(weights)
@@ -252,15 +283,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         publish(options)
 
 
+def place(options: argparse.Namespace, name: str) -> Path:
+    """The folder of a network that has had this time."""
+    folder: Path = options.output / DATA_SETS[options.data].stem / f"{name}-{options.minutes:g}-minutes"
+    return folder
+
+
 def publish(options: argparse.Namespace) -> None:
     """The table and the picture of all networks that have had this time, whichever process trained them."""
-    folders = [options.output / "peers" / f"{name}-{options.minutes:g}-minutes" for name in NETWORKS]
-    files = [folder / "row.json" for folder in folders]
+    stem = DATA_SETS[options.data].stem
+    files = [place(options, name) / "row.json" for name in TITLES]
     rows = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
     settings = {"minutes": options.minutes, "seed": 0, "threads": options.threads, "torch": torch.__version__}
-    _write(options.output / "peers.md", table(rows))
-    _write(options.output / "peers.json", json.dumps({**settings, "rows": rows}, indent=1))
-    save(picture(rows), options.output / "peers.png")
+    _write(options.output / f"{stem}.md", table(rows))
+    _write(options.output / f"{stem}.json", json.dumps({**settings, "rows": rows}, indent=1))
+    save(picture(rows), options.output / f"{stem}.png")
 
 
 def _write(file: Path, words: str) -> None:

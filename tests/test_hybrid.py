@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from codanet.models.backbones import UpTo
 from codanet.models.digest import model_digest
 from codanet.models.efficientnet_lite import CUTS, efficientnet_lite0
 from codanet.models.feature_explanation import FeatureExplanation, spread
-from codanet.models.hybrid import HybridNet, UpTo, head_layers, hybrid
+from codanet.models.hybrid import HybridNet, head_layers, hybrid
 
 
 class Stranger(nn.Module):

@@ -20,8 +20,9 @@ from codanet.export import page as pages
 from codanet.export.write import _checked_size
 from codanet.metrics import completeness
 from codanet.metrics.sanity import layer_groups
+from codanet.models.backbones import cut
 from codanet.models.efficientnet_lite import efficientnet_lite0
-from codanet.models.hybrid import HybridNet, cut, head_layers
+from codanet.models.hybrid import HybridNet, head_layers
 from test_hybrid import Stranger, calibrated, small
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -19,9 +19,9 @@ from codanet.attribution import MethodSpec
 from codanet.data.features import FeatureCache
 from codanet.data.photographs import load_photographs
 from codanet.evaluation import evaluate
-from codanet.models import hybrid
+from codanet.models.backbones import BACKBONES, Backbone
 from codanet.models.efficientnet_lite import EfficientNetLite0
-from codanet.models.hybrid import Backbone, HybridNet, head_layers
+from codanet.models.hybrid import HybridNet, head_layers
 from codanet.report import report
 from codanet.training import photos, train
 from codanet.training import run as run_module
@@ -56,7 +56,7 @@ def little():
             return Little()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(hybrid.BACKBONES, "little", Backbone(build, "blocks.2", 32, parted))
+        patch.setitem(BACKBONES, "little", Backbone(build, "blocks.2", 32, parted))
         yield
 
 
@@ -141,7 +141,7 @@ def test_a_backbone_in_training_mode_keeps_what_its_norms_have_learnt(folder, mo
     def build(trained):
         return nn.Sequential(nn.Conv2d(3, 8, 3, 4, 1), nn.BatchNorm2d(8))
 
-    monkeypatch.setitem(hybrid.BACKBONES, "normed", Backbone(build, "1", 32))
+    monkeypatch.setitem(BACKBONES, "normed", Backbone(build, "1", 32))
     model = photos.build(Settings(backbone="normed"), load_photographs(folder, side=32))
     norm = model.backbone.network[1]
     assert int(norm.num_batches_tracked) == 0
@@ -234,9 +234,9 @@ def test_what_is_odd_is_a_sentence_on_the_command_line(folder, tmp_path):
     command = f"""
 import torch
 from codanet import cli
-from codanet.models import hybrid
+from codanet.models import backbones
 part = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, 4, 1))
-hybrid.BACKBONES["little"] = hybrid.Backbone(lambda trained: part, "0", 32)
+backbones.BACKBONES["little"] = backbones.Backbone(lambda trained: part, "0", 32)
 raise SystemExit(cli.main({["train", str(place), "-o", str(tmp_path / "run"), *options]!r}))
 """
     result = processes.run(command)

@@ -11,7 +11,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import codanet
-from codanet.models.hybrid import BACKBONES, HybridNet, cut, head_layers
+from codanet.models.backbones import BACKBONES, cut
+from codanet.models.hybrid import HybridNet, head_layers
 from codanet.models.weight_files import list_shipped
 
 

@@ -19,16 +19,22 @@ def encoded(graph: Graph, model: CoDANet) -> str:
     """What the first layer sees of `image`."""
     if not isinstance(model, HybridNet):
         return graph.add("Concat", "image", graph.add("Sub", graph.number(1), "image"), axis=1)
-    maps = _backbone(graph, model)
+    if not known(model.backbone):
+        raise ValueError(
+            f"the backbone is {model.backbone_name}, whose operations are not known in ONNX here: write a .pt2 file, "
+            "or use efficientnet_lite0"
+        )
+    maps = backbone(graph, model.backbone)
     scaled = graph.add("Mul", maps, graph.constant("feature_scale", numbers(model.feature_scale)))
     if model.encoding == "signed":
         return scaled
     return graph.add("Concat", graph.add("Relu", scaled), graph.add("Relu", graph.add("Neg", scaled)), axis=1)
 
 
-def _backbone(graph: Graph, model: HybridNet) -> str:
+def backbone(graph: Graph, part: nn.Module) -> str:
+    """The maps that a known part makes of `image`."""
     maps = "image"
-    for name, module in _modules(model):
+    for name, module in _modules(part):
         if isinstance(module, Normalise):
             maps = graph.add("Sub", graph.add("Mul", maps, graph.number(255)), graph.number(127))
             maps = graph.add("Div", maps, graph.number(128))
@@ -39,17 +45,18 @@ def _backbone(graph: Graph, model: HybridNet) -> str:
     return maps
 
 
-def _modules(model: HybridNet) -> list[tuple[str, nn.Module]]:
-    """In the order they run; an error for a network that is not known here."""
+def known(part: nn.Module) -> bool:
+    """Whether its operations are known here: of EfficientNet-Lite0, as far as a layer."""
+    modules = [module for _, module in _modules(part)]
+    return bool(modules) and all(isinstance(module, (Normalise, ConvNorm, InvertedResidual)) for module in modules)
+
+
+def _modules(part: nn.Module) -> list[tuple[str, nn.Module]]:
+    """In the order they run."""
     found: list[tuple[str, nn.Module]] = []
-    for name, module in model.backbone.named_children():
+    for name, module in part.named_children():
         several = module.named_children() if type(module) is nn.Sequential else [("", module)]
         found += [(f"backbone.{name}.{inner}".rstrip("."), each) for inner, each in several]
-    if not found or not all(isinstance(module, (Normalise, ConvNorm, InvertedResidual)) for _, module in found):
-        raise ValueError(
-            f"the backbone is {model.backbone_name}, whose operations are not known in ONNX here: write a .pt2 file, "
-            "or use efficientnet_lite0"
-        )
     return found
 
 

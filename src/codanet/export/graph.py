@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
-from torch import Tensor
+from torch import Tensor, nn
 
 from .._support.version import __version__
 from ..dau import DAUConv2d
 from ..models.hybrid import HybridNet
 from ..models.network import CoDANet
 from ..rescale import in_range
-from .features import encoded
+from .features import backbone, encoded
 from .numbers import numbers
 
 OPSET, IR_VERSION = 17, 8  # what runtimes of 2022 and later read
@@ -186,29 +186,40 @@ def build(
     # both are in every graph, so that a reader of the file can ask for them
     graph.add("Mul", graph.add("Reshape", row, shape, out="rows"), inputs, out="channels")
     graph.add("ReduceSum", "channels", graph.shape(1), out="contributions", keepdims=0)
-    onnx_model = helper.make_model(
-        helper.make_graph(
-            graph.nodes,
-            model.name,
-            _inputs(model, size),
-            _outputs(model, size, channels, rows),
-            list(graph.constants.values()),
-        ),
+    onnx_model = _complete(graph, model.name, _inputs(model, size), _outputs(model, size, channels, rows))
+    helper.set_model_props(onnx_model, metadata)
+    return onnx_model
+
+
+def build_backbone(part: nn.Module, channels: int = 3) -> ModelProto:
+    """The graph of a backbone alone, known to `features.known`: `image` [N, C, H, W] to `maps`."""
+    graph = Graph(half=False)
+    graph.add("Identity", backbone(graph, part), out="maps")
+    return _complete(graph, "backbone", [_image(channels, None)], [_floats("maps", "N", "C", "h", "w")])
+
+
+def _complete(
+    graph: Graph, name: str, inputs: Sequence[ValueInfoProto], outputs: Sequence[ValueInfoProto]
+) -> ModelProto:
+    return helper.make_model(
+        helper.make_graph(graph.nodes, name, inputs, outputs, list(graph.constants.values())),
         producer_name="codanet",
         producer_version=__version__,
         ir_version=IR_VERSION,
         opset_imports=[helper.make_opsetid("", OPSET)],
     )
-    helper.set_model_props(onnx_model, metadata)
-    return onnx_model
+
+
+def _floats(name: str, *shape: int | str) -> ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+
+def _image(channels: int, size: tuple[int, int] | None) -> ValueInfoProto:
+    return _floats("image", "N", channels, *(size or ("H", "W")))
 
 
 def _inputs(model: CoDANet, size: tuple[int, int] | None) -> list[ValueInfoProto]:
-    height, width = size or ("H", "W")
-    return [
-        helper.make_tensor_value_info("image", TensorProto.FLOAT, ["N", model.image_channels, height, width]),
-        helper.make_tensor_value_info("target", TensorProto.INT64, ["M"]),
-    ]
+    return [_image(model.image_channels, size), helper.make_tensor_value_info("target", TensorProto.INT64, ["M"])]
 
 
 def _outputs(model: CoDANet, size: tuple[int, int] | None, channels: bool, rows: bool) -> list[ValueInfoProto]:
@@ -220,7 +231,7 @@ def _outputs(model: CoDANet, size: tuple[int, int] | None, channels: bool, rows:
     shapes: dict[str, list[Any]] = {"logits": ["N", model.num_classes], "contributions": ["M", height, width]}
     shapes |= {"channels": encoded} if channels else {}
     shapes |= {"rows": encoded} if rows else {}
-    return [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    return [_floats(name, *shape) for name, shape in shapes.items()]
 
 
 def _filters(layer: DAUConv2d, rows: Any) -> NDArray[np.float32]:

@@ -15,13 +15,13 @@ from .._support.limits import shown
 from .check import Run
 
 
-def opened(source: Path | bytes) -> Any:
-    """An onnxruntime session of a file or its content, with as many threads as PyTorch has."""
+def opened(source: Path | bytes, threads: int | None = None) -> Any:
+    """An onnxruntime session of a file or its content, with as many threads as PyTorch has if not given."""
     import onnxruntime
 
     onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
+    options.intra_op_num_threads = threads or torch.get_num_threads()
     options.log_severity_level = 3  # errors: it warns of shapes that are free on purpose
     content = source if isinstance(source, bytes) else source.read_bytes()  # of a path that may not be UTF-8
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])

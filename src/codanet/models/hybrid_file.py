@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .hybrid import BACKBONES, HybridNet, UpTo, cut
+from .backbones import BACKBONES, UpTo, cut
+from .hybrid import HybridNet
 
 MOST_PIXELS = 2**21  # in a picture that a backbone is asked for
 

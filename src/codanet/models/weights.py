@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from .._support.files import expanded, replacing
 from .._support.limits import parse_json, shown
 from .._support.version import __version__
+from .backbones import channels_last
 from .digest import content_digest
-from .hybrid import HybridNet, channels_last
+from .hybrid import HybridNet
 from .hybrid_file import described, halved, in_one_precision, read_features, untrained
 from .network import CoDANet, Layer, bare
 from .peer_file import PEER_FORMAT, described_peer, fill, untrained_peer

@@ -16,7 +16,7 @@ from ..data import ImageData, canonical, load_data
 from ..data.photographs import load_photographs
 from ..data.split import held_out
 from ..evaluation.records import LINES, RESULTS
-from ..models.hybrid import BACKBONES
+from ..models.backbones import BACKBONES
 from ..training.run_files import LAST, LOGS, MODEL, SETTINGS
 
 EPOCH_NUMBERS = ("loss_epoch", "val_loss", "train_accuracy", "val_accuracy")

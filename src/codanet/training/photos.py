@@ -22,9 +22,11 @@ from ..data.folder import TOLERATED_FRACTION
 from ..data.image import decode, to_tensor
 from ..data.photographs import load_photographs
 from ..data.views import Views
+from ..export.frozen import in_onnxruntime
 from ..models.architectures import Layer
+from ..models.backbones import BACKBONES, cut
 from ..models.digest import content_digest
-from ..models.hybrid import BACKBONES, HybridNet, cut, head_layers
+from ..models.hybrid import HybridNet, head_layers
 from ..models.weights import load
 from .checkpoint import read_checkpoint
 from .loss import classification_loss
@@ -117,6 +119,7 @@ def featured(model: HybridNet, data: ImageData, settings: Settings, folder: Path
     blocks of the backbone are trained, the features are those before them.
     """
     parts = seam(model, settings.finetune)
+    faster = in_onnxruntime(parts.frozen)
     shape = parts.below(torch.zeros(1, 3, *data.image_size)).shape[1:]
     views = views_within(LIMIT_BYTES, len(data.train), shape, settings.views, len(data.val))
     if views < settings.views and say:
@@ -127,6 +130,7 @@ def featured(model: HybridNet, data: ImageData, settings: Settings, folder: Path
         "size": data.image_size,
         "seed": settings.seed,
         "weights": content_digest("", parts.frozen.state_dict()),  # another run may have tuned them
+        "engine": "torch" if faster is None else "onnxruntime",  # they agree to a few roundings
     }
     caches = {
         name: FeatureCache(
@@ -143,7 +147,7 @@ def featured(model: HybridNet, data: ImageData, settings: Settings, folder: Path
             forecast(count)
 
         splits = {
-            name: _extracted(parts, split, caches[name], data.image_size, settings, advanced)
+            name: _extracted(faster or parts.below, split, caches[name], data.image_size, settings, advanced)
             for name, split in (("val", data.val), ("train", data.train))
         }
     return dataclasses.replace(data, train=splits["train"], val=splits["val"])
@@ -158,7 +162,7 @@ def calibrate(model: HybridNet, split: Split, settings: Settings) -> None:
 
 
 def _extracted(
-    parts: Seam,
+    frozen: Callable[[Tensor], Tensor],
     split: Split,
     cache: FeatureCache,
     size: tuple[int, int],
@@ -173,7 +177,7 @@ def _extracted(
             recent.number, recent.image = None, _photograph(split, picture, drawn)
             recent.number = picture
         image = to_tensor(drawn.view(recent.image, picture, view))
-        return parts.below(image[None].float() / 255)[0]
+        return frozen(image[None].float() / 255)[0]
 
     unread = extract(cache, maps, advance, settings.threads)
     if len(unread) > max(1, TOLERATED_FRACTION * len(split)) or len(unread) == len(split):
