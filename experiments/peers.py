@@ -52,7 +52,6 @@ CODA_NETS = {
     "tiny_coda": "CoDA for 64x64, ranks 4 and 8",
 }
 TITLES = CODA_NETS | {name: peer.title for name, peer in PEERS.items()}
-POST_HOC = ("gradcam", "occlusion9", "ixg", "intgrad")
 METRICS = ("accuracy", "localisation", "removal-least")
 GRID, CHOICE = 3, 2  # images a side; grids on which a network's method is chosen
 BATCH, GROWN = 128, 0.65
@@ -70,6 +69,7 @@ class DataSet:
     side: int
     holdout: int
     networks: tuple[str, ...]
+    post_hoc: tuple[str, ...]  # that may explain a network without maps of its own
 
     @property
     def stem(self) -> str:
@@ -78,8 +78,12 @@ class DataSet:
 
 
 DATA_SETS = {
-    "cifar10": DataSet("cifar10", 32, 5000, ("s_coda_r1_8", "s_coda_r1_4", *PEERS)),
-    "tiny-imagenet": DataSet("tiny-imagenet", 64, 1000, ("tiny_coda", *PEERS)),
+    "cifar10": DataSet(
+        "cifar10", 32, 5000, ("s_coda_r1_8", "s_coda_r1_4", *PEERS), ("gradcam", "occlusion9", "ixg", "intgrad")
+    ),
+    "tiny-imagenet": DataSet(
+        "tiny-imagenet", 64, 1000, ("tiny_coda", *PEERS), ("gradcam", "ixg", "intgrad")
+    ),  # Occlusion: minutes a map
 }
 
 
@@ -169,17 +173,17 @@ def _keep(file: Path, model: nn.Module, optimiser: torch.optim.Optimizer, progre
         torch.save(state, part)
 
 
-def choice(model: nn.Module, data: Any) -> dict[str, float]:
+def choice(model: nn.Module, data: Any, post_hoc: Sequence[str]) -> dict[str, float]:
     """What may explain the network, with its localisation on a few grids of held-out images: its own maps alone, if it
-    makes some, or all post-hoc methods; GradCAM, if the network is sure of too few images."""
+    makes some, or all post-hoc methods; the first, if the network is sure of too few images."""
     if isinstance(model, SelfExplaining):
         return {"contributions": math.nan}
     pictures = Pictures(data.val)
     confident = confident_images(predict(model, pictures).scores())
     if possible_grids([len(images) for images in confident.values()], GRID**2) < CHOICE:
-        return {POST_HOC[0]: math.nan}
+        return {post_hoc[0]: math.nan}
     grids = make_grids(confident, CHOICE, GRID)
-    methods = {name: Registered(settings_of(name)) for name in POST_HOC}
+    methods = {name: Registered(settings_of(name)) for name in post_hoc}
     return {name: localisation(model, pictures, grids, method).mean for name, method in methods.items()}
 
 
@@ -274,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         weights, progress = trained(name, data, folder, 60 * options.minutes, options.steps)
         model = codanet.load(weights)
-        methods = choice(model, data)
+        methods = choice(model, data, asked.post_hoc)
         results = judged(max(methods, key=methods.__getitem__), weights, folder, options)
         facts = row(name, progress, results, sum(parameter.numel() for parameter in model.parameters()))
         facts["choice"] = {} if len(methods) == 1 else methods

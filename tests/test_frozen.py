@@ -36,8 +36,8 @@ def backbone(layer: str = "blocks.10") -> nn.Module:
 @pytest.mark.parametrize("layer", ["stem", *CUTS.values(), "head"])
 @pytest.mark.parametrize("size", [(64, 64), (61, 50)])
 def test_the_maps_are_those_of_pytorch(layer, size):
-    part, images = backbone(layer), torch.rand(2, 3, *size)
-    maps = in_onnxruntime(part)
+    part, images = backbone(layer), torch.rand(1, 3, *size)
+    maps = in_onnxruntime(part, size)
     expected = part(images)
     torch.testing.assert_close(maps(images), expected, rtol=1e-4, atol=1e-5 * expected.abs().max().item())
 
@@ -46,17 +46,17 @@ def test_the_maps_are_those_of_pytorch(layer, size):
 def test_the_part_below_what_is_tuned_is_known():
     frozen, _, _ = parted(backbone())
     images = torch.rand(1, 3, 64, 64).contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(in_onnxruntime(frozen)(images), frozen(images), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(in_onnxruntime(frozen, (64, 64))(images), frozen(images), rtol=1e-4, atol=1e-4)
 
 
 def test_other_networks_and_precisions_stay_in_pytorch():
-    assert in_onnxruntime(resnet20().layer1) is None
-    assert in_onnxruntime(backbone("blocks.2").double()) is None
+    assert in_onnxruntime(resnet20().layer1, (32, 32)) is None
+    assert in_onnxruntime(backbone("blocks.2").double(), (32, 32)) is None
 
 
 def test_it_stays_in_pytorch_where_onnxruntime_is_missing(monkeypatch):
     monkeypatch.setattr("codanet.export.frozen.find_spec", lambda name: None)
-    assert in_onnxruntime(backbone("blocks.2")) is None
+    assert in_onnxruntime(backbone("blocks.2"), (32, 32)) is None
 
 
 @needs_onnxruntime

@@ -191,11 +191,11 @@ def build(
     return onnx_model
 
 
-def build_backbone(part: nn.Module, channels: int = 3) -> ModelProto:
-    """The graph of a backbone alone, known to `features.known`: `image` [N, C, H, W] to `maps`."""
+def build_backbone(part: nn.Module, size: tuple[int, int]) -> ModelProto:
+    """The graph of a backbone alone, known to `features.known`: one `image` [1, 3, H, W] to `maps`."""
     graph = Graph(half=False)
     graph.add("Identity", backbone(graph, part), out="maps")
-    return _complete(graph, "backbone", [_image(channels, None)], [_floats("maps", "N", "C", "h", "w")])
+    return _complete(graph, "backbone", [_floats("image", 1, 3, *size)], [_floats("maps", 1, "C", "h", "w")])
 
 
 def _complete(
@@ -214,12 +214,11 @@ def _floats(name: str, *shape: int | str) -> ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
 
-def _image(channels: int, size: tuple[int, int] | None) -> ValueInfoProto:
-    return _floats("image", "N", channels, *(size or ("H", "W")))
-
-
 def _inputs(model: CoDANet, size: tuple[int, int] | None) -> list[ValueInfoProto]:
-    return [_image(model.image_channels, size), helper.make_tensor_value_info("target", TensorProto.INT64, ["M"])]
+    return [
+        _floats("image", "N", model.image_channels, *(size or ("H", "W"))),
+        helper.make_tensor_value_info("target", TensorProto.INT64, ["M"]),
+    ]
 
 
 def _outputs(model: CoDANet, size: tuple[int, int] | None, channels: bool, rows: bool) -> list[ValueInfoProto]:

@@ -119,7 +119,7 @@ def featured(model: HybridNet, data: ImageData, settings: Settings, folder: Path
     blocks of the backbone are trained, the features are those before them.
     """
     parts = seam(model, settings.finetune)
-    faster = in_onnxruntime(parts.frozen)
+    faster = in_onnxruntime(parts.frozen, data.image_size)
     shape = parts.below(torch.zeros(1, 3, *data.image_size)).shape[1:]
     views = views_within(LIMIT_BYTES, len(data.train), shape, settings.views, len(data.val))
     if views < settings.views and say:
@@ -177,7 +177,7 @@ def _extracted(
             recent.number, recent.image = None, _photograph(split, picture, drawn)
             recent.number = picture
         image = to_tensor(drawn.view(recent.image, picture, view))
-        return frozen(image[None].float() / 255)[0]
+        return frozen(image[None].float().div_(255))[0]
 
     unread = extract(cache, maps, advance, settings.threads)
     if len(unread) > max(1, TOLERATED_FRACTION * len(split)) or len(unread) == len(split):
