@@ -324,3 +324,17 @@ def test_truncated_archive(make: type, tmp_path: Path) -> None:
         assert sorted(os.listdir(tmp_path)) == ["cut", "whole"]
     with pytest.raises(DataError, match="is not a file"):
         unpack(tmp_path / "none", tmp_path / "out")
+
+
+def test_damaged_tar_of_another_compression(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar.xz"
+    with tarfile.open(path, "w:xz") as file:
+        member = tarfile.TarInfo("a")
+        member.size = 200_000
+        file.addfile(member, io.BytesIO(os.urandom(member.size)))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 255
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="not a complete"):
+        unpack(path, tmp_path / "out")
+    assert os.listdir(tmp_path) == ["a.tar.xz"]

@@ -6,6 +6,7 @@ import errno
 import gzip
 import hashlib
 import http.client
+import lzma
 import os
 import shutil
 import ssl
@@ -132,6 +133,7 @@ def unpack(archive: Path, folder: Path, *, limit: int = UNPACKED_BYTES) -> Path:
         zipfile.BadZipFile,
         tarfile.TarError,
         gzip.BadGzipFile,
+        lzma.LZMAError,
         zlib.error,
         EOFError,
         RuntimeError,
