@@ -41,23 +41,19 @@ GRID = 2  # photographs per side
 # methods as the command line has them, and the share of all grids they get
 OF_THE_HYBRID = {
     "contributions": 1.0,
-    "occlusion5": 0.06,
-    "gradcam": 0.5,
-    "ixg": 0.5,
-    "grad": 0.25,
-    "random": 0.25,
-    "deeplift": 0.08,
-    "intgrad:steps=10": 0.06,
-    "ixg:space=image": 0.06,
-    "occlusion9:window=64:stride=64:space=image": 0.03,
-    "rise:masks=500": 0.02,
-    "lime:samples=64": 0.02,
+    "contributions:window=5:stride=2": 1.0,
+    "occlusion5": 1.0,
+    "gradcam": 1.0,
+    "rise:masks=500": 0.05,
+    "lime:samples=64": 0.05,
+    "ixg:space=image": 0.1,
+    "occlusion9:window=64:stride=64:space=image": 0.05,
 }
 OF_THE_BACKBONE = {
-    "gradcam": 0.12,
-    "ixg": 0.06,
-    "occlusion9:window=64:stride=64": 0.03,
-    "intgrad:steps=10": 0.02,
+    "gradcam": 0.5,
+    "ixg": 0.1,
+    "occlusion9:window=64:stride=64": 0.05,
+    "intgrad:steps=10": 0.05,
 }
 
 

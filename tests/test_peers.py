@@ -358,9 +358,10 @@ def test_the_comparison_trains_is_taken_up_again_and_drawn(tmp_path):
     import peers
 
     model = create_peer("resnet20")
-    assert [peers.at(share, model)[1] for share in (0, 0.2, 0.65, 1)] == [16, 20, 32, 32]
-    assert peers.at(0.25, model)[0] == 1
-    assert [round(peers.at(share, codanet.create_model("nano_coda"))[2]) for share in (0, 1)] == [1000, 80000]
+    assert [peers.at(share, model, 32)[1] for share in (0, 0.2, 0.65, 1)] == [16, 20, 32, 32]
+    assert [peers.at(share, model, 64)[1] for share in (0, 0.2, 0.65, 1)] == [32, 40, 64, 64]
+    assert peers.at(0.25, model, 32)[0] == 1
+    assert [round(peers.at(share, codanet.create_model("nano_coda"), 32)[2]) for share in (0, 1)] == [1000, 80000]
     images = torch.randint(0, 256, (256, 3, 32, 32), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
     split = MemorySplit(images, torch.arange(256) % 2)
     data = ImageData("two", ("a", "b"), split, split, (32, 32), 3, "0" * 64)
@@ -392,7 +393,7 @@ def test_the_comparison_trains_nothing_if_a_network_is_unknown(monkeypatch, tmp_
     import peers
 
     monkeypatch.setattr(peers, "trained", lambda *_: pytest.fail("it was trained"))
-    monkeypatch.setattr(peers, "load_data", lambda *_: pytest.fail("it was read"))
+    monkeypatch.setattr(peers, "load_data", lambda *_, **__: pytest.fail("it was read"))
     with pytest.raises(SystemExit):
         peers.main(["--networks", "resnet20,resnet65", "--output", str(tmp_path)])
     assert "unknown network 'resnet65': did you mean 'resnet56'" in capsys.readouterr().err
