@@ -81,9 +81,8 @@ DATA_SETS = {
     "cifar10": DataSet(
         "cifar10", 32, 5000, ("s_coda_r1_8", "s_coda_r1_4", *PEERS), ("gradcam", "occlusion9", "ixg", "intgrad")
     ),
-    "tiny-imagenet": DataSet(
-        "tiny-imagenet", 64, 1000, ("tiny_coda", *PEERS), ("gradcam", "ixg", "intgrad")
-    ),  # Occlusion: minutes a map
+    # without Occlusion, which takes minutes a map
+    "tiny-imagenet": DataSet("tiny-imagenet", 64, 1000, ("tiny_coda", *PEERS), ("gradcam", "ixg", "intgrad")),
 }
 
 
@@ -189,8 +188,8 @@ def choice(model: nn.Module, data: Any, post_hoc: Sequence[str]) -> dict[str, fl
 
 def judged(method: str, weights: Path, folder: Path, options: argparse.Namespace) -> Results:
     """On the test images; without localisation if the network is sure of too few of them for so many grids."""
-    asked: dict[str, Any] = {"grids": options.grids, "images": options.images, "points": 17, "quiet": True}
-    asked["root"] = options.root
+    asked: dict[str, Any] = {"grids": options.grids, "images": options.images, "root": options.root}
+    asked |= {"points": 17, "quiet": True}
     try:
         return evaluate([str(weights)], options.data, [method], METRICS, folder / "evaluation", **asked)
     except ValueError as error:

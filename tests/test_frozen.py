@@ -61,12 +61,11 @@ def test_it_stays_in_pytorch_where_onnxruntime_is_missing(monkeypatch):
 
 @needs_onnxruntime
 def test_kept_features_are_the_same_by_either_way_but_are_not_mixed(tmp_path, monkeypatch):
-    for name, colour in (("blue", (30, 60, 220)), ("red", (220, 40, 30))):
+    shaded = Image.linear_gradient("L").convert("RGB").resize((64, 48))
+    for name, turned in (("down", 0), ("up", 180)):
         (tmp_path / "photos" / name).mkdir(parents=True)
         for number in range(3):
-            Image.linear_gradient("L").convert("RGB").point(lambda v, c=colour: v * c[0] // 255).rotate(
-                90 * number
-            ).resize((64, 48)).save(tmp_path / "photos" / name / f"{number}.png")
+            shaded.rotate(turned + 10 * number).save(tmp_path / "photos" / name / f"{number}.png")
     monkeypatch.setattr("codanet.models.efficientnet_lite.efficientnet_lite0", lambda weights=True: _network())
     settings = Settings(data=str(tmp_path / "photos"), backbone="efficientnet_lite0", layer="blocks.2", views=2)
     data = load_photographs(tmp_path / "photos", size=(48, 64), seed=0)

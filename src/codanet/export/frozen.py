@@ -22,11 +22,11 @@ def in_onnxruntime(part: nn.Module, size: tuple[int, int]) -> Callable[[Tensor],
     if not (here and known(part) and find_spec("onnx") and find_spec("onnxruntime")):
         return None
     from .graph import build_backbone
-    from .session import opened
+    from .session import answers, opened
 
     session = opened(build_backbone(part, size).SerializeToString(), threads=1)
 
     def maps(image: Tensor) -> Tensor:
-        return torch.from_numpy(session.run(["maps"], {"image": image.contiguous().numpy()})[0])
+        return torch.from_numpy(answers(session, ["maps"], {"image": image.contiguous().numpy()})[0])
 
     return maps

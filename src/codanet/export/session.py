@@ -29,7 +29,7 @@ def opened(source: Path | bytes, threads: int | None = None) -> Any:
 
 def runner(session: Any) -> Run:
     def run(image: NDArray[np.float32], target: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        logits, contributions = _answers(session, ["logits", "contributions"], {"image": image, "target": target})
+        logits, contributions = answers(session, ["logits", "contributions"], {"image": image, "target": target})
         return logits, contributions
 
     return run
@@ -42,10 +42,10 @@ def run(session: Any, outputs: Sequence[str], images: Tensor, targets: Tensor) -
     options = onnxruntime.RunOptions()
     options.only_execute_path_to_fetches = True
     inputs = {"image": images.contiguous().numpy(), "target": targets.contiguous().numpy()}
-    return [torch.from_numpy(values) for values in _answers(session, list(outputs), inputs, options)]
+    return [torch.from_numpy(values) for values in answers(session, list(outputs), inputs, options)]
 
 
-def _answers(session: Any, *question: Any) -> Any:
+def answers(session: Any, *question: Any) -> Any:
     try:
         return session.run(*question)
     except Exception as error:  # onnxruntime's own kinds of error
