@@ -43,7 +43,7 @@ BASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"data": "mnist", "image_size": 14, "epochs": 1, "batch_size": 64},
         {"data": "mnist", "image_size": 14, "epochs": 2, "batch_size": 64},
     ),
-    "cifar10": ("cifar10-cpu", {**CONSTANT, "epochs": 1}, CONSTANT),
+    "cifar10": ("cifar10-cpu", {**CONSTANT, "epochs": 2}, CONSTANT),
 }
 GRIDS = {"digits": (30, 30), "mnist": (100, 250), "cifar10": (50, 500)}  # quick and full
 
@@ -127,11 +127,18 @@ def outcome(setting: Setting, runs: Sequence[Run], data: ImageData, title: str, 
     settings = dataclasses.asdict(runs[0].settings)
     shared = {key: settings[key] for key in ("model", "epochs", "batch_size", "learning_rate", "schedule")}
     described = [run.described() for run in runs]
-    numbers = {"varied": varied, "base": shared, "chance": CHANCE, "runs": described}
+    orders = {measure: order(described, measure) for measure in ("accuracy", "localisation")}
+    numbers = {"varied": varied, "base": shared, "chance": CHANCE, "runs": described, "orders": orders}
     counts = {"test images": len(runs[0].predictions)}
     if all(run.localisation is not None for run in runs):
         counts["grids of 3x3"] = min(run["grids"] for run in described)
     return Outcome(counts, data.image_size, numbers, draw(runs, data, title, varied))
+
+
+def order(described: Sequence[Mapping[str, Any]], measure: str) -> list[str]:
+    """The labels of the runs from the lowest to the highest figure, without those that have none."""
+    measured = [run for run in described if run[measure] is not None]
+    return [run["label"] for run in sorted(measured, key=lambda run: run[measure])]
 
 
 def shown_images(runs: Sequence[Run], data: ImageData) -> tuple[Tensor, Tensor]:

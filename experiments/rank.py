@@ -4,6 +4,7 @@ The rank r of AB is the number of dimensions that a DAU's weights can move in; a
 it. On CIFAR-10 rank-1/8, -1/4 and -1/2 S-CoDA are trained; the larger ones take a GPU: `codanet train ablation-rank`.
 
     python experiments/rank.py --quick
+    python experiments/rank.py --quick --data cifar10
     python experiments/rank.py --data cifar10
 """
 

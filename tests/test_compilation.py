@@ -8,6 +8,7 @@ import torch
 from codanet.models.architectures import Layer
 from codanet.models.network import CoDANet
 from codanet.training.compilation import Compiled, has_compiler
+from codanet.training.loss import objective, weight_rows
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def compiled_shapes(monkeypatch) -> list[tuple]:
 
 def test_growing_pictures_are_compiled_size_by_size_and_batches_share(model, compiled_shapes):
     said: list[str] = []
-    network = Compiled(model, said.append)
+    network = Compiled(model, model.features, said.append)
     for side in (6, 8, 10):
         for number in (4, 3, 5):  # the last batch of an epoch is smaller
             pictures = torch.rand(number, 3, side, side)
@@ -46,6 +47,19 @@ def test_growing_pictures_are_compiled_size_by_size_and_batches_share(model, com
     ]
 
 
+def test_the_rows_of_lambda_are_compiled_as_well_with_the_same_gradient(model, compiled_shapes):
+    images, labels = torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 2, 1])
+    network = Compiled(model, weight_rows(model), lambda line: None)
+    gradients = []
+    for rows in (None, network):
+        loss, _ = objective(model, images, labels, 0.5, torch.Generator().manual_seed(0), compiled=rows)
+        gradients.append(torch.autograd.grad(loss, list(model.parameters())))
+    for plain, fast in zip(*gradients, strict=True):
+        torch.testing.assert_close(fast, plain)
+    assert len(compiled_shapes) == 1
+    assert not isinstance(compiled_shapes[0][0], int)
+
+
 def test_a_network_that_cannot_be_compiled_goes_on_in_words(model, monkeypatch):
     def backend(graph, inputs, options):
         raise RuntimeError("no compiler\nis here")
@@ -53,7 +67,7 @@ def test_a_network_that_cannot_be_compiled_goes_on_in_words(model, monkeypatch):
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
     torch._dynamo.reset()
     said: list[str] = []
-    network, pictures = Compiled(model, said.append), torch.rand(2, 3, 8, 8)
+    network, pictures = Compiled(model, model.features, said.append), torch.rand(2, 3, 8, 8)
     for _ in range(2):
         assert torch.equal(network(pictures), model.features(model.encode(pictures)))
     (line,) = said

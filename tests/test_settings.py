@@ -165,7 +165,6 @@ def test_schedules():
         ({"epochs": float("inf")}, "epochs is inf"),
         ({"threads": 0}, "threads is 0"),
         ({"regularisation": 0.1, "mosaic": 0.5}, "λ needs one class per image"),
-        ({"regularisation": 0.1, "compile": "on"}, "with regularisation nothing is compiled: choose auto or off"),
         ({"mosaic": 1, "batch_size": 30}, "30 images at a time .* take a batch_size that is a multiple of 4"),
         ({"mosaic": 1, "batch_size": 8, "accumulate": 4}, "2 images at a time .* a multiple of 16"),
         ({"backbone": "resnet56", "rescale": "l2"}, "rescale is 'l2', which the layers on a backbone cannot be told"),

@@ -4,6 +4,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,39 +22,45 @@ def has_compiler(device: str = "cpu") -> bool:
 
 
 class Compiled:
-    """The last layer's map of a network in training, compiled once for every size of picture, whatever the batch.
+    """A function of a network's encoded pictures in training, compiled once for every size of picture, for any batch.
 
     The sizes are compiled apart, so that a run taken up in the middle computes with the same code as one that was not.
+
+    Args:
+        model: The network, which encodes the pictures.
+        function: Of encoded pictures [N, 2C, H, W] and, if it takes more, of further tensors with a row per picture.
+        say: Where a line about every compilation goes.
     """
 
-    def __init__(self, model: CoDANet, say: Callable[[str], None]):
-        self.model, self.say = model, say
-        self.maps: Callable[..., Tensor] | None = compiled(model.features)
+    def __init__(self, model: CoDANet, function: Callable[..., Any], say: Callable[[str], None]):
+        self.model, self.function, self.say = model, function, say
+        self.fast: Callable[..., Any] | None = compiled(function)
         self.sizes: set[tuple[int, int]] = set()
 
-    def __call__(self, images: Tensor) -> Tensor:
+    def __call__(self, images: Tensor, *more: Tensor) -> Any:
         encoded = self.model.encode(images)
-        if self.maps is None:
-            return self.model.features(encoded)
+        if self.fast is None:
+            return self.function(encoded, *more)
         size = (int(encoded.shape[2]), int(encoded.shape[3]))
         if size in self.sizes:
-            return self._run(encoded)
+            return self._run(encoded, *more)
         started = time.monotonic()
         try:
-            maps = self._run(encoded)
+            made = self._run(encoded, *more)
         except Exception as error:  # whatever a compiler and its compiler may raise
-            self.maps = None
+            self.fast = None
             reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
             self.say(f"The network could not be compiled ({reason}): going on without, which is only slower.")
-            return self.model.features(encoded)
+            return self.function(encoded, *more)
         self.sizes.add(size)
         self.say(f"compiled for pictures of {size[0]}x{size[1]} in {duration(time.monotonic() - started)}")
-        return maps
+        return made
 
-    def _run(self, encoded: Tensor) -> Tensor:
-        assert self.maps is not None
-        torch._dynamo.mark_dynamic(encoded, 0)
+    def _run(self, encoded: Tensor, *more: Tensor) -> Any:
+        assert self.fast is not None
+        for given in (encoded, *more):
+            torch._dynamo.mark_dynamic(given, 0)
         for side in (2, 3):  # or the second size would make the compiler look for code that fits all
             torch._dynamo.mark_static(encoded, side)
         with torch._dynamo.config.patch(recompile_limit=64):  # a compilation a size, however many they grow through
-            return self.maps(encoded, None)
+            return self.fast(encoded, *more)

@@ -1,6 +1,7 @@
 """The training objective (eq. 9, 10): BCE(σ(W(x)x / T + b0), y) + λ ⟨|W(x)|⟩, and a term of ours beside it."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -33,19 +34,35 @@ def class_weights(labels: Tensor, classes: int, power: float) -> Tensor:
     return (weights / weights[labels].mean()).float()
 
 
-def mean_weight(
-    model: CoDANet, images: Tensor, labels: Tensor, generator: Generator | None = None
-) -> tuple[Tensor, Tensor]:
-    """The logits, and ⟨|W|⟩ over the rows of the true class and of one wrong class per image (supplement C.1).
+def weight_rows(model: CoDANet) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Images and classes [N, K] to the logits and the rows [W]_c / T, [N, K, 2C, H, W].
 
     Differentiable through the transposed layers: no second derivative is taken anywhere.
     """
-    logits, linear_map = model.align(images)
+
+    def rows(images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        logits, linear_map = model.align(images)
+        return logits, linear_map.class_rows(targets)
+
+    return rows
+
+
+def mean_weight(
+    model: CoDANet,
+    images: Tensor,
+    labels: Tensor,
+    generator: Generator | None = None,
+    rows: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The logits, and ⟨|W|⟩ over the rows of the true class and of one wrong class per image (supplement C.1).
+
+    rows: what `weight_rows` gives, if it is not to be made by the model as it is.
+    """
     if labels.ndim != 1:
         raise ValueError(f"labels have shape {list(labels.shape)}: λ needs one class per image, so leave mosaics out")
     targets = torch.stack([labels, wrong_classes(labels, model.num_classes, generator)], 1)
-    rows = linear_map.class_rows(targets)  # W / T
-    return logits, rows.abs().mean() * model.temperature
+    logits, weights = (rows or weight_rows(model))(images, targets)
+    return logits, weights.abs().mean() * model.temperature
 
 
 def wrong_evidence(maps: Tensor, labels: Tensor, temperature: float) -> Tensor:
@@ -77,22 +94,22 @@ def objective(
     temperature: float | None = None,
     weights: Tensor | None = None,
     evidence: float = 0.0,
-    last_maps: Callable[[Tensor], Tensor] | None = None,
+    compiled: Callable[..., Any] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The loss, at another temperature if one is given, and the logits. With λ = 0 the rows of W are not computed.
 
     evidence: the weight of `wrong_evidence`, where λ is 0.
-    last_maps: images to the last layer's map, if they are not to be made by the model as it is.
+    compiled: `model.features` of images, or with λ `weight_rows(model)`, if not to be made by the model as it is.
     """
     temperature = model.temperature if temperature is None else temperature
     if regularisation:
-        logits, weight = mean_weight(model, images, labels, generator)
+        logits, weight = mean_weight(model, images, labels, generator, compiled)
         loss = classification_loss(at_temperature(logits, model, temperature), labels, weights)
         return loss + regularisation * weight, logits
-    if not evidence and last_maps is None:
+    if not evidence and compiled is None:
         logits = model(images)
         return classification_loss(at_temperature(logits, model, temperature), labels, weights), logits
-    maps = last_maps(images) if last_maps else model.features(model.encode(images))
+    maps = compiled(images) if compiled else model.features(model.encode(images))
     logits = model.pool(maps)
     loss = classification_loss(at_temperature(logits, model, temperature), labels, weights)
     return loss + evidence * wrong_evidence(maps, labels, temperature) if evidence else loss, logits

@@ -20,7 +20,7 @@ from ..models.network import CoDANet
 from ..models.peers import Peer
 from .callbacks import Divergence
 from .compilation import WORTHWHILE, Compiled, has_compiler
-from .loss import class_weights, objective
+from .loss import class_weights, objective, weight_rows
 from .muon import Muon
 from .photos import photographs_at_once
 from .schedule import learning_rate_factor, side_at, temperature_at
@@ -43,7 +43,9 @@ class Classification(LightningModule):
     ):
         super().__init__()
         self.model, self.data, self.settings, self.stages = model, data, settings, stages
-        self.compiled = Compiled(model, say) if self._compiles() else None
+        self.compiled: Compiled | None = None
+        if self._compiles():
+            self.compiled = Compiled(model, weight_rows(model) if settings.regularisation else model.features, say)
         self.augmentation: nn.Module = augmentation(settings.augmentation, model.image_size or data.image_size)
         larger = model.image_size is not None and data.image_size != model.image_size
         self.fitting: nn.Module = augmentation("centre-crop" if larger else "none", model.image_size or data.image_size)
@@ -63,7 +65,7 @@ class Classification(LightningModule):
 
     def _compiles(self) -> bool:
         settings, (height, width) = self.settings, self.model.image_size or self.data.image_size
-        if settings.regularisation or settings.compile == "off" or not isinstance(self.model, CoDANet):
+        if settings.compile == "off" or not isinstance(self.model, CoDANet):
             return False
         stride = self.model.stride if isinstance(self.model, HybridNet) else 1
         worthwhile = settings.epochs * len(self.data.train) * height * width // stride**2 >= WORTHWHILE

@@ -156,8 +156,6 @@ class Settings:
             raise ValueError("regularisation and wrong_evidence were both given: only one of them can be in the loss")
         if self.regularisation and self.mosaic:
             raise ValueError("regularisation and mosaic were both given: λ needs one class per image, so leave one out")
-        if self.regularisation and self.compile == "on":
-            raise ValueError("compile is 'on', but with regularisation nothing is compiled: choose auto or off")
         self._check_backbone()
         share = self.devices * self.nodes * self.accumulate
         if self.batch_size % share:
