@@ -120,6 +120,20 @@ def test_claims_of_hybrids_are_checked_before_work(hybrid, tmp_path, change, wor
         codanet.load(path)
 
 
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("claim", [{"kernel_size": 5001}, {"units": 10**5, "rank": 10**4}])
+@pytest.mark.filterwarnings("ignore:.*before weights had a digest")
+def test_a_hybrid_takes_no_memory_for_layers_that_are_not_in_the_file(hybrid, tmp_path, monkeypatch, number, claim):
+    metadata, tensors = parts(hybrid)
+    header = json.loads(metadata["codanet"])
+    header["image_size"], header["hybrid"]["stride"] = [8, 8], 8
+    header["layers"][number].update(claim)
+    save_file(tensors, path := tmp_path / "model.safetensors", {"codanet": json.dumps(header)})
+    monkeypatch.setattr("codanet.models.hybrid_file.HybridNet", lambda *_, **__: pytest.fail("memory was taken"))
+    with pytest.raises(ValueError, match=r"layers\.\d\.\w is said to be \[.*\], the file has"):
+        codanet.load(path)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="resource limits")
 def test_a_write_that_really_fails_leaves_nothing(tmp_path):
     """Neither a file of ours nor one that safetensors writes beside it."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from .backbones import BACKBONES, UpTo, cut
 from .hybrid import HybridNet
+from .network import CoDANet
 
 MOST_PIXELS = 2**21  # in a picture that a backbone is asked for
 
@@ -61,8 +62,24 @@ def read_features(path: Path, about: Any, given: nn.Module | None) -> nn.Module:
         return cut(BACKBONES[name].build(False), layer)
 
 
-def untrained(features: nn.Module, about: Mapping[str, Any], options: Mapping[str, Any]) -> HybridNet:
-    """options: of any CoDANet."""
+def check_layers(options: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Refuse layers that the file's tensors do not fill, before memory is taken for them."""
+    with torch.device("meta"):
+        claimed = CoDANet(**options).state_dict()
+    channels = 2 * options["image_channels"]
+    for key, wanted in claimed.items():
+        shape, held = list(wanted.shape), list(tensors[key].shape) if key in tensors else []
+        if key.startswith("layers.0.") and held and shape[-1] // channels <= held[-1]:  # it sees features instead
+            shape[-1] = held[-1]
+        if shape != held:
+            raise ValueError(f"{key} is said to be {shape}, the file has {held or 'none'}")
+
+
+def untrained(
+    features: nn.Module, about: Mapping[str, Any], options: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> HybridNet:
+    """options: of any CoDANet; tensors: what is to be read into it."""
+    check_layers(options, tensors)
     height, width = options["image_size"]
     if height * width > MOST_PIXELS:
         raise ValueError(f"pictures of {height}x{width}, of which at most {MOST_PIXELS} pixels are allowed")

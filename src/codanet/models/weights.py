@@ -191,7 +191,7 @@ def _loaded(path: Path, compile: bool, backbone: nn.Module | None) -> CoDANet:
         return cast(CoDANet, fill(peer, tensors))  # used as one: it takes images and explains what it can
     features = read_features(path, header.get("hybrid"), backbone) if header["format"] == HYBRID_FORMAT else None
     try:
-        model = _untrained(header, features)
+        model = _untrained(header, features, tensors)
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError) as error:
         raise ValueError(
             f"{path} has a header that makes no model ({shown(error, 240)}): save the model again"
@@ -209,7 +209,7 @@ def _loaded(path: Path, compile: bool, backbone: nn.Module | None) -> CoDANet:
     return model.eval()
 
 
-def _untrained(header: Mapping[str, Any], features: nn.Module | None) -> CoDANet:
+def _untrained(header: Mapping[str, Any], features: nn.Module | None, tensors: Mapping[str, Tensor]) -> CoDANet:
     size, names = header["image_size"], header["class_names"]
     stride = 1 if features is None else max(1, int(header["hybrid"]["stride"]))
     check_sizes(header["layers"], size and [side // stride for side in size])
@@ -224,7 +224,7 @@ def _untrained(header: Mapping[str, Any], features: nn.Module | None) -> CoDANet
         "provenance": header["provenance"],
     }
     if features is not None:
-        return untrained(features, header["hybrid"], options)
+        return untrained(features, header["hybrid"], options, tensors)
     with torch.device("meta"):
         return CoDANet(rescale=header["rescale"], bias=header["bias"], **options)
 
