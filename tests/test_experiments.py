@@ -243,6 +243,14 @@ def test_every_experiment_is_in_the_makefile_and_listed_in_the_map():
         assert f"experiments/{name}.py" in page
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_what_is_measured_on_was_held_out_of_training(seed, tmp_path):
+    setting = result.Setting("temperature", "digits", True, seed, tmp_path)
+    settings = ablation.base(setting)
+    held = load_data(settings.data, seed=settings.seed).val
+    assert setting.images().val.digest() == held.digest()
+
+
 def test_quick_uses_mnist_where_it_is_stored_and_digits_elsewhere(tmp_path, monkeypatch):
     monkeypatch.setenv("CODANET_DATA", str(tmp_path))
     assert result._stored(("digits", "mnist")) == "digits"

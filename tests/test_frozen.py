@@ -60,6 +60,16 @@ def test_it_stays_in_pytorch_where_onnxruntime_is_missing(monkeypatch):
 
 
 @needs_onnxruntime
+def test_it_stays_in_pytorch_where_onnxruntime_does_not_work(monkeypatch, capsys):
+    def broken(*_, **__):
+        raise ImportError("libm.so.6: version not found")
+
+    monkeypatch.setattr("codanet.export.session.opened", broken)
+    assert in_onnxruntime(backbone("blocks.2"), (32, 32)) is None
+    assert "onnxruntime does not work here (libm.so.6: version not found), so features" in capsys.readouterr().err
+
+
+@needs_onnxruntime
 def test_kept_features_are_the_same_by_either_way_but_are_not_mixed(tmp_path, monkeypatch):
     shaded = Image.linear_gradient("L").convert("RGB").resize((64, 48))
     for name, turned in (("down", 0), ("up", 180)):

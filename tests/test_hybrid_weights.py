@@ -22,6 +22,14 @@ def known(image_size=64, **options):
     return model.eval()
 
 
+def test_a_network_of_ones_own_that_knows_how_to_be_cut_is_passed_whole(tmp_path):
+    model = small(efficientnet_lite0(weights=False), "blocks.4", image_size=64).eval()
+    path = codanet.save(model, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match="a network of one's own"):
+        codanet.load(path)
+    assert same(model, codanet.load(path, backbone=efficientnet_lite0(weights=False)), torch.rand(1, 3, 64, 64))
+
+
 def same(first, second, images):
     with torch.no_grad():
         return torch.equal(first(images), second(images))

@@ -389,6 +389,38 @@ def test_the_comparison_trains_is_taken_up_again_and_drawn(tmp_path):
     assert picture.stat().st_size > 5000
 
 
+def test_the_comparison_makes_networks_for_the_size_of_its_pictures():
+    import peers
+
+    for name in ("s_coda_r1_8", "tiny_coda", "senn"):
+        assert peers.untrained(name, ("a", "b"), 64).image_size == (64, 64)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--minutes", "0"], "'0' is no number above zero"),
+        (["--minutes", "-1"], "'-1' is no number above zero"),
+        (["--minutes", "nan"], "'nan' is no number above zero"),
+        (["--steps", "0"], "'0' is no whole number of 1 or more"),
+        (["--threads", "x"], "'x' is no whole number of 1 or more"),
+    ],
+)
+def test_the_comparison_refuses_numbers_that_would_never_end(words, said, capsys):
+    import peers
+
+    with pytest.raises(SystemExit):
+        peers.main(words)
+    assert said in capsys.readouterr().err
+
+
+def test_the_comparison_says_in_a_sentence_that_data_are_missing(tmp_path, capsys):
+    import peers
+
+    assert peers.main(["--root", str(tmp_path / "none.zip"), "--output", str(tmp_path), "--threads", "1"]) == 2
+    assert capsys.readouterr().err.startswith("peers: ")
+
+
 def test_the_comparison_trains_nothing_if_a_network_is_unknown(monkeypatch, tmp_path, capsys):
     import peers
 

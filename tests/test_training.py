@@ -94,7 +94,7 @@ def test_digits_from_the_command_line(tmp_path):
     assert (tmp_path / "maps" / "epoch-012.png").stat().st_size > 5000
 
 
-def test_sweep_and_compile_and_precision(pictures, tmp_path):
+def test_sweep_and_precision(pictures, tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text(f"data: {pictures}\nepochs: 1\nsweep: {{temperature: [4, 64]}}\n{SETTINGS}")
     train(path, tmp_path / "runs", quiet=True)

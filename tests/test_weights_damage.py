@@ -106,6 +106,7 @@ def hybrid(tmp_path_factory):
         ({"layer": "\x1b[2J"}, "unknown layer"),
         ({"encoding": [[]]}, "unknown encoding"),
         ({"stride": "x"}, "header that makes no model"),
+        ({"stride": 10**9}, "a stride of 1000000000, where layer2 has 2"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*before weights had a digest")

@@ -10,21 +10,28 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor, nn
 
+from .._support.progress import note
 from .features import known
 
 
 def in_onnxruntime(part: nn.Module, size: tuple[int, int]) -> Callable[[Tensor], Tensor] | None:
     """An RGB image [1, 3, H, W] of that size, in [0, 1], to the map of `part`, on one thread for each caller.
 
-    None where onnxruntime is not installed, or the part is not known in ONNX or not in float32 on the CPU.
+    None where onnxruntime is not installed or does not work, or the part is not known in ONNX or not in float32 on the
+    CPU.
     """
     here = all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in part.parameters())
     if not (here and known(part) and find_spec("onnx") and find_spec("onnxruntime")):
         return None
-    from .graph import build_backbone
-    from .session import answers, opened
+    try:
+        from .graph import build_backbone
+        from .session import answers, opened
 
-    session = opened(build_backbone(part, size).SerializeToString(), threads=1)
+        session = opened(build_backbone(part, size).SerializeToString(), threads=1)
+        answers(session, ["maps"], {"image": torch.zeros(1, 3, *size).numpy()})
+    except Exception as error:  # whatever a broken installation may raise: there is PyTorch
+        note(f"onnxruntime does not work here ({error}), so features are made by PyTorch, which is slower")
+        return None
 
     def maps(image: Tensor) -> Tensor:
         return torch.from_numpy(answers(session, ["maps"], {"image": image.contiguous().numpy()})[0])

@@ -52,7 +52,8 @@ def read_features(path: Path, about: Any, given: nn.Module | None) -> nn.Module:
     except (KeyError, TypeError):
         raise ValueError(f"{path} does not say what its backbone is: it is damaged, so save the model again") from None
     if given is not None:
-        return cut(deepcopy(given), layer) if by_name else deepcopy(given)
+        whole = by_name or callable(getattr(given, "up_to", None))
+        return cut(deepcopy(given), layer) if whole else deepcopy(given)
     if name not in BACKBONES:
         raise ValueError(
             f"{path} stands on {name}, a network of one's own that a file cannot hold: pass it, as in "
@@ -84,6 +85,9 @@ def untrained(
     if height * width > MOST_PIXELS:
         raise ValueError(f"pictures of {height}x{width}, of which at most {MOST_PIXELS} pixels are allowed")
     with torch.random.fork_rng(devices=[]):  # not on "meta": a network of one's own may make tensors as it runs
-        return HybridNet(
+        model = HybridNet(
             features, encoding=about["encoding"], backbone=about["backbone"], layer=about["layer"], **options
         )
+    if model.stride != about["stride"]:  # by which the sizes were checked
+        raise ValueError(f"a stride of {about['stride']}, where {about['layer']} has {model.stride}")
+    return model

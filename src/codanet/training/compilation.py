@@ -49,8 +49,7 @@ class Compiled:
             made = self._run(encoded, *more)
         except Exception as error:  # whatever a compiler and its compiler may raise
             self.fast = None
-            reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
-            self.say(f"The network could not be compiled ({reason}): going on without, which is only slower.")
+            self.say(f"The network could not be compiled ({_reason(error)}): going on without, which is only slower.")
             return self.function(encoded, *more)
         self.sizes.add(size)
         self.say(f"compiled for pictures of {size[0]}x{size[1]} in {duration(time.monotonic() - started)}")
@@ -62,5 +61,16 @@ class Compiled:
             torch._dynamo.mark_dynamic(given, 0)
         for side in (2, 3):  # or the second size would make the compiler look for code that fits all
             torch._dynamo.mark_static(encoded, side)
-        with torch._dynamo.config.patch(recompile_limit=64):  # a compilation a size, however many they grow through
+        # the backward pass at once, where a failure is caught; a compilation a size, however many they grow through
+        with (
+            torch._functorch.config.patch(force_non_lazy_backward_lowering=True),
+            torch._dynamo.config.patch(recompile_limit=64),
+        ):
             return self.fast(encoded, *more)
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what a compiler raised, not of what was raised about it."""
+    cause = getattr(error, "inner_exception", error)
+    lines = str(cause).strip().splitlines()
+    return lines[0][:160] if lines else type(cause).__name__

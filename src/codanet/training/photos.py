@@ -174,7 +174,7 @@ def _extracted(
 
     def maps(view: int, picture: int) -> Tensor:
         if getattr(recent, "number", None) != picture:
-            recent.number, recent.image = None, _photograph(split, picture, drawn)
+            recent.number, recent.image = None, _photograph(split, picture, drawn, cache.shape[0])
             recent.number = picture
         image = to_tensor(drawn.view(recent.image, picture, view))
         return frozen(image[None].float().div_(255))[0]
@@ -188,10 +188,11 @@ def _extracted(
     return FeatureSplit(cache, pictures, split.subset(pictures) if unread else split)
 
 
-def _photograph(split: Split, number: int, drawn: Views) -> Image.Image:
+def _photograph(split: Split, number: int, drawn: Views, views: int) -> Image.Image:
+    """Decoded as finely as its views need; for the first alone, which is no window, as a split reads it."""
     if not isinstance(split, FolderSplit):
         return to_image(split[number][0])
-    room = drawn.least**-0.5  # the smallest window is resolved as the whole photograph would be
+    room = 1.0 if views == 1 else drawn.least**-0.5  # the smallest window is resolved as the whole photograph would be
     height, width = drawn.size
     return decode(split.paths[number], 3, hint=(round(height * room), round(width * room)))
 
