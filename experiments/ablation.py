@@ -19,7 +19,7 @@ import codanet
 from codanet import CoDANet
 from codanet.data import ImageData
 from codanet.data.pictures import Pictures
-from codanet.data.tiling import make_grids, possible_grids
+from codanet.data.tiling import grids_up_to
 from codanet.metrics import Attribute, Scores, confident_images, contributions, localisation, predict
 from codanet.plot import colour_scale
 from codanet.training import train
@@ -102,11 +102,8 @@ def localise(
     attribute: Attribute = contributions,
 ) -> Scores | None:
     """On as many grids as the images that the model is sure of fill, up to `wanted`."""
-    confident = confident_images(found)
-    number = min(wanted, possible_grids([len(images) for images in confident.values()], GRID**2))
-    if number == 0:
-        return None
-    return localisation(model, pictures, make_grids(confident, number, GRID, seed=seed), attribute)
+    grids = grids_up_to(wanted, confident_images(found), GRID, seed=seed)
+    return None if grids is None else localisation(model, pictures, grids, attribute)
 
 
 def measure(setting: Setting, label: str, settings: Settings, data: ImageData) -> Run:

@@ -24,7 +24,7 @@ import codanet
 from codanet._support.numbers import for_json
 from codanet.data.photographs import load_photographs
 from codanet.data.pictures import Pictures
-from codanet.data.tiling import make_grids, possible_grids
+from codanet.data.tiling import grids_up_to
 from codanet.metrics import confident_images, contributions, localisation, predict
 from codanet.models.efficientnet_lite import CUTS, IMAGE_SIZE
 from codanet.models.network import CoDANet
@@ -37,14 +37,11 @@ GRID = 2  # photographs per side
 TIMED = 20
 
 
-def measure(model: CoDANet, pictures: Pictures, grids: int, seed: int) -> dict[str, Any]:
+def measure(model: CoDANet, pictures: Pictures, most: int, seed: int) -> dict[str, Any]:
     found = predict(model, pictures).scores()
-    sure = confident_images(found)
-    number = min(grids, possible_grids([len(images) for images in sure.values()], GRID**2))
-    shares = None  # where too few photographs are classified with confidence
-    if number:
-        chosen = make_grids(sure, number, GRID, seed=seed)
-        shares = localisation(model, pictures, chosen, contributions, grids_at_once=1)
+    grids = grids_up_to(most, confident_images(found), GRID, seed=seed)
+    # without, too few photographs are classified with confidence
+    shares = None if grids is None else localisation(model, pictures, grids, contributions, grids_at_once=1)
     seconds = []
     for image in pictures.read(range(min(TIMED, len(pictures))))[0].split(1):
         started = time.perf_counter()
@@ -55,7 +52,7 @@ def measure(model: CoDANet, pictures: Pictures, grids: int, seed: int) -> dict[s
         "accuracy_interval_95": found.interval(),
         "localisation": math.nan if shares is None else shares.mean,
         "localisation_interval_95": (math.nan, math.nan) if shares is None else shares.interval(),
-        "grids": number,
+        "grids": 0 if grids is None else len(grids),
         "milliseconds": 1000 * statistics.median(seconds),
     }
 

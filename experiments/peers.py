@@ -33,11 +33,12 @@ import codanet
 from codanet._support.files import replacing
 from codanet._support.messages import nearest
 from codanet.attribution import Registered, settings_of
+from codanet.cli.parser import positive
 from codanet.data import batches, load_data
 from codanet.data.augmentation import augmentation
 from codanet.data.pictures import Pictures
 from codanet.data.split import held_out
-from codanet.data.tiling import make_grids, possible_grids
+from codanet.data.tiling import TooFewImages, make_grids
 from codanet.evaluation import Results, evaluate
 from codanet.metrics import confident_images, localisation, predict
 from codanet.models.network import CoDANet
@@ -180,10 +181,10 @@ def choice(model: nn.Module, data: Any, post_hoc: Sequence[str]) -> dict[str, fl
     if isinstance(model, SelfExplaining):
         return {"contributions": math.nan}
     pictures = Pictures(data.val)
-    confident = confident_images(predict(model, pictures).scores())
-    if possible_grids([len(images) for images in confident.values()], GRID**2) < CHOICE:
+    try:
+        grids = make_grids(confident_images(predict(model, pictures).scores()), CHOICE, GRID)
+    except TooFewImages:
         return {post_hoc[0]: math.nan}
-    grids = make_grids(confident, CHOICE, GRID)
     methods = {name: Registered(settings_of(name)) for name in post_hoc}
     return {name: localisation(model, pictures, grids, method).mean for name, method in methods.items()}
 
@@ -194,9 +195,7 @@ def judged(method: str, weights: Path, folder: Path, options: argparse.Namespace
     asked |= {"points": 17, "quiet": True}
     try:
         return evaluate([str(weights)], options.data, [method], METRICS, folder / "evaluation", **asked)
-    except ValueError as error:
-        if "confidently classified images" not in str(error):  # of grids; anything else is the caller's to mend
-            raise
+    except TooFewImages as error:
         print(f"{folder.name}: {error}")
         metrics = [metric for metric in METRICS if metric != "localisation"]
         return evaluate([str(weights)], options.data, [method], metrics, folder / "evaluation", **asked)
@@ -261,34 +260,17 @@ def chosen(names: str) -> list[str]:
     return found
 
 
-def positive(words: str) -> float:
-    """An argparse error for a number that is not above zero."""
-    try:
-        if (number := float(words)) > 0 and math.isfinite(number):
-            return number
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"{words!r} is no number above zero")
-
-
-def count(words: str) -> int:
-    """An argparse error for a number that is not 1 or more."""
-    if words.isdecimal() and int(words) > 0:
-        return int(words)
-    raise argparse.ArgumentTypeError(f"{words!r} is no whole number of 1 or more")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=positive, default=30.0, help="of training, for each network (30)")
-    parser.add_argument("--steps", type=count, help="updates to make instead, whatever time they take")
+    parser.add_argument("--minutes", type=positive(float), default=30.0, help="of training, for each network (30)")
+    parser.add_argument("--steps", type=positive(int), help="updates to make instead, whatever time they take")
     parser.add_argument("--data", choices=list(DATA_SETS), default="cifar10", help="default: %(default)s")
     parser.add_argument("--root", type=Path, help="where the data are")
     parser.add_argument("--networks", type=chosen, help="default: a CoDA-Net and all peers")
-    parser.add_argument("--grids", type=count, default=50)
-    parser.add_argument("--images", type=count, default=256, help="for pixel removal (256)")
+    parser.add_argument("--grids", type=positive(int), default=50)
+    parser.add_argument("--images", type=positive(int), default=256, help="for pixel removal (256)")
     parser.add_argument("--output", type=Path, default=Path("figures"))
-    parser.add_argument("--threads", type=count, default=1)
+    parser.add_argument("--threads", type=positive(int), default=1)
     options = parser.parse_args(arguments)
     return exit_code("peers", lambda: _run(options))
 

@@ -30,7 +30,7 @@ from codanet.attribution.task import Task
 from codanet.data import ImageData, batches
 from codanet.data.photographs import load_photographs
 from codanet.data.split import held_out
-from codanet.data.tiling import make_grids, possible_grids, tiled
+from codanet.data.tiling import grids_up_to, tiled
 from codanet.metrics import confident_images
 from codanet.metrics.localisation import cell_shares
 from codanet.metrics.predictions import Predictions
@@ -132,19 +132,18 @@ def measured(model: HybridNet, data: ImageData, head: Head, grids: int, seed: in
     log_odds = logits.gather(1, labels[:, None])[:, 0].double()
     found = Predictions(torch.arange(len(labels)), labels, logits.double(), log_odds).scores()
     sure = confident_images(found)
-    counts = [len(images) for images in sure.values()]
-    number = min(grids, possible_grids(counts, GRID**2))
+    chosen = grids_up_to(grids, sure, GRID, seed=seed)
     row: dict[str, Any] = {"accuracy": found.mean, "n": len(labels)}
-    row |= {"cross-entropy": float(classification_loss(logits, labels)), "sure": sum(counts), "grids": number}
-    if not number:
+    row |= {"cross-entropy": float(classification_loss(logits, labels)), "sure": sum(map(len, sure.values()))}
+    row["grids"] = 0 if chosen is None else len(chosen)
+    if chosen is None:
         return row
-    chosen = make_grids(sure, number, GRID, seed=seed)
     shares: dict[str, list[Tensor]] = {}
     for images, classes in zip(chosen.indices, chosen.classes, strict=True):
         for name, maps in maps_of(model, features(tiled(kept[images], GRID)), classes).items():
             shares.setdefault(name, []).append(cell_shares(maps[None], GRID).values)
     for name, values in shares.items():
-        scores = Scores("localisation", torch.cat(values), ("",) * (number * GRID**2), unit=GRID**2)
+        scores = Scores("localisation", torch.cat(values), ("",) * chosen.indices.numel(), unit=GRID**2)
         row |= {name: scores.mean, f"{name}, interval": scores.interval()}
     return row
 

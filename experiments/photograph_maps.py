@@ -28,7 +28,7 @@ from codanet.data import ImageData
 from codanet.data.image import decode, to_tensor
 from codanet.data.photographs import load_photographs
 from codanet.data.split import FolderSplit
-from codanet.data.tiling import make_grids, possible_grids
+from codanet.data.tiling import grids_up_to
 from codanet.data.views import Views
 from codanet.evaluation.models import fitting, split_seeds
 from codanet.metrics import confident_images, localisation, predict
@@ -162,14 +162,13 @@ def _run(given: argparse.Namespace) -> None:
         label: [image for image in images if image in set(sure["backbone"].get(label, []))]
         for label, images in sure["hybrid"].items()
     }
-    number = min(given.grids, possible_grids([len(images) for images in both.values()], GRID**2))
-    if not number:
+    grids = grids_up_to(given.grids, both, GRID, seed=given.seed)
+    if grids is None:
         raise ValueError("too few held-out photographs are classified with confidence for one 2x2 grid")
-    grids = make_grids(both, number, GRID, seed=given.seed)
     file = given.output / "photograph_maps.json"
     described: dict[str, Any] = {
         "model": str(given.model),
-        "grids": number,
+        "grids": len(grids),
         "seed": given.seed,
         "views": given.views,
         "codanet": codanet.__version__,
@@ -183,7 +182,7 @@ def _run(given: argparse.Namespace) -> None:
             key = f"{name} {method}"
             if key in described["localisation"]:
                 continue
-            some = grids.part(0, max(2, round(share * number)))
+            some = grids.part(0, max(2, round(share * len(grids))))
             started = time.perf_counter()
             attribute = Registered(MethodSpec.parse(method).settings, given.seed)
             shares = localisation(models[name], pictures, some, attribute, grids_at_once=1)

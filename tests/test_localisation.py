@@ -6,7 +6,7 @@ import torch
 
 from codanet.data import MemorySplit
 from codanet.data.pictures import Pictures
-from codanet.data.tiling import make_grids, possible_grids
+from codanet.data.tiling import TooFewImages, grids_up_to, make_grids, possible_grids
 from codanet.metrics import (
     Scores,
     cell_shares,
@@ -146,12 +146,21 @@ def test_every_possible_grid_can_be_made():
 
 
 def test_too_few_images_for_grids_are_counted():
-    with pytest.raises(ValueError, match=r"3 grids of 2x2 need 12 .* 5 such images of 4 classes.* enough for 1 grids"):
+    with pytest.raises(TooFewImages, match=r"3 grids of 2x2 need 12 .* 5 such .* 4 classes.* enough for 1 grids"):
         make_grids({0: [1, 2], 1: [3], 2: [4], 5: [6]}, 3, 2)
     with pytest.raises(ValueError, match="enough for 0 grids"):
         make_grids({}, 1, 3)
     with pytest.raises(ValueError, match="at least one grid"):
         make_grids({0: [1]}, 0, 1)
+
+
+def test_as_many_grids_as_the_images_fill_but_no_more_than_asked_for():
+    confident = {label: [2 * label, 2 * label + 1] for label in range(4)}
+    for most, made in ((1, 1), (2, 2), (9, 2)):
+        grids = grids_up_to(most, confident, 2, seed=3)
+        assert torch.equal(grids.indices, make_grids(confident, made, 2, seed=3).indices)
+    assert grids_up_to(9, confident, 3) is None
+    assert grids_up_to(9, {}, 1) is None
 
 
 def test_maps_of_another_shape_are_refused():

@@ -29,7 +29,6 @@ from codanet.models.network import LOGIT_BIAS
 from codanet.models.peers import PEERS, BcosResNet, bcos, create_peer
 from codanet.models.peers.bcos import BcosConv2d, Scaling
 from codanet.models.resnet import MEAN
-from codanet.plot import save
 from codanet.training import Classification, train
 from codanet.training.recipe import Recipe
 from codanet.training.settings import Settings
@@ -351,81 +350,3 @@ def test_difull_of_a_b_cos_network_is_exact():
     grids = Grids(torch.tensor([[0, 1, 2, 3]]), torch.tensor([[0, 1, 2, 3]]), 2)
     own = disconnected(model, pictures, grids, Registered(settings_of("contributions")))
     assert own.extras["outside"].max() == 0
-
-
-def test_the_comparison_trains_is_taken_up_again_and_drawn(tmp_path):
-    """Its schedule, a run that goes on where it stopped, and a table in which a network may lack grids."""
-    import peers
-
-    model = create_peer("resnet20")
-    assert [peers.at(share, model, 32)[1] for share in (0, 0.2, 0.65, 1)] == [16, 20, 32, 32]
-    assert [peers.at(share, model, 64)[1] for share in (0, 0.2, 0.65, 1)] == [32, 40, 64, 64]
-    assert peers.at(0.25, model, 32)[0] == 1
-    assert [round(peers.at(share, codanet.create_model("nano_coda"), 32)[2]) for share in (0, 1)] == [1000, 80000]
-    images = torch.randint(0, 256, (256, 3, 32, 32), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
-    split = MemorySplit(images, torch.arange(256) % 2)
-    data = ImageData("two", ("a", "b"), split, split, (32, 32), 3, "0" * 64)
-    weights, first = peers.trained("bcos_resnet20", data, tmp_path, 0.3)
-    assert first.step >= 1
-    assert 0 <= first.accuracy <= 1
-    again = peers.trained("bcos_resnet20", data, tmp_path, 0.3)[1]
-    assert again == first  # its time is over
-    assert codanet.load(weights).provenance["steps"] == first.step
-    longer = peers.trained("bcos_resnet20", data, tmp_path, first.seconds + 0.1)[1]
-    kept = torch.load(tmp_path / "last.pt", weights_only=True)["progress"]
-    assert kept["step"] == longer.step > first.step  # given more time, it keeps its end and is measured again
-    counted = peers.trained("bcos_resnet20", data, tmp_path, 0.1, steps=longer.step + 1)[1]
-    assert counted.step == longer.step + 1  # whatever time they take
-    facts = {"network": "A", "parameters": 2e6, "hours": 0.5, "maps": "gradcam", "ms_per_map": 2.0}
-    facts |= {"accuracy": 0.5, "accuracy_interval": [0.4, 0.6], "accuracy_n": 9}
-    facts |= {"removal": 0.7, "removal_interval": [0.6, 0.8], "removal_n": 7}
-    maps = {"localisation": 0.3, "localisation_interval": [0.2, 0.4], "localisation_n": 8}
-    words = peers.table([facts, {**facts, **maps, "network": "B", "accuracy": 0.6}])
-    assert words.splitlines()[2].startswith(
-        "| B | 2.00 M | 0.50 | 0.600 (0.400 to 0.600; 9) | gradcam | 0.300 (0.200 to 0.400; 8)"
-    )
-    assert "sure of too few images" in words
-    picture = save(peers.picture([facts, {**facts, **maps}]), tmp_path / "peers.png")
-    assert picture.stat().st_size > 5000
-
-
-def test_the_comparison_makes_networks_for_the_size_of_its_pictures():
-    import peers
-
-    for name in ("s_coda_r1_8", "tiny_coda", "senn"):
-        assert peers.untrained(name, ("a", "b"), 64).image_size == (64, 64)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--minutes", "0"], "'0' is no number above zero"),
-        (["--minutes", "-1"], "'-1' is no number above zero"),
-        (["--minutes", "nan"], "'nan' is no number above zero"),
-        (["--steps", "0"], "'0' is no whole number of 1 or more"),
-        (["--threads", "x"], "'x' is no whole number of 1 or more"),
-    ],
-)
-def test_the_comparison_refuses_numbers_that_would_never_end(words, said, capsys):
-    import peers
-
-    with pytest.raises(SystemExit):
-        peers.main(words)
-    assert said in capsys.readouterr().err
-
-
-def test_the_comparison_says_in_a_sentence_that_data_are_missing(tmp_path, capsys):
-    import peers
-
-    assert peers.main(["--root", str(tmp_path / "none.zip"), "--output", str(tmp_path), "--threads", "1"]) == 2
-    assert capsys.readouterr().err.startswith("peers: ")
-
-
-def test_the_comparison_trains_nothing_if_a_network_is_unknown(monkeypatch, tmp_path, capsys):
-    import peers
-
-    monkeypatch.setattr(peers, "trained", lambda *_: pytest.fail("it was trained"))
-    monkeypatch.setattr(peers, "load_data", lambda *_, **__: pytest.fail("it was read"))
-    with pytest.raises(SystemExit):
-        peers.main(["--networks", "resnet20,resnet65", "--output", str(tmp_path)])
-    assert "unknown network 'resnet65': did you mean 'resnet56'" in capsys.readouterr().err

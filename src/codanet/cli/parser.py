@@ -47,7 +47,7 @@ def positive(kind: type) -> Any:
             raise argparse.ArgumentTypeError(f"invalid number value: {shown(word)}") from None
         if not 0 < value <= LARGEST:
             raise argparse.ArgumentTypeError(
-                f"{shown(word)} is not above 0" if value <= 0 else f"{shown(word)} is too large"
+                f"{shown(word)} is too large" if value > 0 else f"{shown(word)} is not above 0"
             )
         return value
 

@@ -33,6 +33,10 @@ def mosaics(images: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tenso
     return tiled(images, 2), torch.nn.functional.one_hot(labels, classes).view(-1, 4, classes).amax(1)
 
 
+class TooFewImages(ValueError):
+    """The images that a model is sure of do not fill the grids that are asked for."""
+
+
 @dataclass(frozen=True)
 class Grids:
     """Which image of the split is in which cell, row by row, and of which class it is."""
@@ -87,7 +91,7 @@ def make_grids(confident: Mapping[int, Sequence[int]], number: int, size: int = 
     possible = possible_grids(list(counts.values()), cells)
     if number > possible:
         fewest = f", the fewest of one class {min(counts.values())}" if counts else ""
-        raise ValueError(
+        raise TooFewImages(
             f"{number} grids of {size}x{size} need {number * cells} confidently classified images, {cells} different "
             f"classes in each: there are {sum(counts.values())} such images of {len(counts)} classes{fewest}, which is "
             f"enough for {possible} grids, so ask for fewer grids, smaller ones, or use a better model"
@@ -107,3 +111,9 @@ def make_grids(confident: Mapping[int, Sequence[int]], number: int, size: int = 
         for label in chosen:
             left[label] -= 1
     return Grids(torch.tensor(indices), torch.tensor(classes), size)
+
+
+def grids_up_to(most: int, confident: Mapping[int, Sequence[int]], size: int = 3, *, seed: int = 0) -> Grids | None:
+    """As many as the images fill, but no more than `most`; None if they do not fill one."""
+    possible = possible_grids([len(images) for images in confident.values()], size * size)
+    return make_grids(confident, min(most, possible), size, seed=seed) if possible else None

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .._support.html import text
 from ..data.corruption import CORRUPTIONS
-from ..data.tiling import make_grids, possible_grids
+from ..data.tiling import grids_up_to
 from ..metrics.calibration import Reliability, reliability
 from ..metrics.localisation import localisation
 from ..metrics.maps import contributions
@@ -146,17 +146,14 @@ def _localisation(model: nn.Module, findings: Findings, whose: str) -> str:
     if not isinstance(model, CoDANet):
         return ""
     sure = confident_images(findings.predictions.scores())
-    for side in (3, 2):
-        number = min(GRIDS, possible_grids([len(images) for images in sure.values()], side**2))
-        if number:
-            break
-    else:
+    grids = grids_up_to(GRIDS, sure, 3, seed=SEED) or grids_up_to(GRIDS, sure, 2, seed=SEED)
+    if grids is None:
         words = "There are too few images it is sure of for a grid of them, so localisation was not measured."
         return sections.section(f"Where its maps lie{whose}", f"<p class='missing'>{words}</p>")
-    grids = make_grids(sure, number, side, seed=SEED)
     scores = localisation(model, findings.pictures, grids, contributions, grids_at_once=1)
     low, high = scores.interval()
     value = f"{scores.mean:.3f}"
-    between = f", 95% interval {low:.3f} to {high:.3f}" if number > 1 else ""
-    shown = sections.figures([(value, f"localisation of its own maps, {number} grids{between}")])
-    return sections.section(f"Where its maps lie{whose}", shown, LOCALISED.format(side=side, chance=1 / side**2))
+    between = f", 95% interval {low:.3f} to {high:.3f}" if len(grids) > 1 else ""
+    shown = sections.figures([(value, f"localisation of its own maps, {len(grids)} grids{between}")])
+    words = LOCALISED.format(side=grids.size, chance=1 / grids.size**2)
+    return sections.section(f"Where its maps lie{whose}", shown, words)
