@@ -9,6 +9,7 @@ from codanet import CoDANet, create_model, list_models
 from codanet.benchmarks.algorithm1 import Algorithm1Net
 from codanet.models.explanation import Explanation
 from codanet.models.network import Layer
+from nearness import relative
 from networks import of_kind
 
 # paper, C.1 and B: in millions
@@ -70,8 +71,8 @@ def test_contributions_add_up_in_float32(pair):
     # relative to what is added up: an untrained network's contributions nearly cancel
     size = why.contributions.double().abs().sum((1, 2, 3))
     assert ((total - given).abs() / size).max() < 1e-4
-    assert ((why.rows - expected.rows).norm() / expected.rows.norm()) < 1e-4
-    assert ((why.logits - expected.logits).norm() / expected.logits.norm()) < 1e-4
+    assert relative(why.rows, expected.rows) < 1e-4
+    assert relative(why.logits, expected.logits) < 1e-4
 
 
 @pytest.mark.parametrize("rescale", ["sq", "l2", "l1"])
@@ -81,14 +82,14 @@ def test_network_equals_algorithm_1(rescale):
     x = torch.rand(2, 3, 12, 12, dtype=torch.float64)
     assert torch.allclose(model(x), slow(x), rtol=1e-12)
     ours, theirs = model.explain(x, 3), slow.explain(x, 3)
-    assert ((ours.rows - theirs.rows).norm() / theirs.rows.norm()) < 1e-10
+    assert relative(ours.rows, theirs.rows) < 1e-10
     loss = torch.nn.functional.binary_cross_entropy_with_logits
     target = torch.rand(2, 10, dtype=torch.float64)
     loss(model(x), target).backward()
     loss(slow(x), target).backward()
     for layer, other in zip(model.layers, slow.layers, strict=True):
         for mine, expected in zip((layer.B.grad, layer.A.grad), other.factor_gradients(), strict=True):
-            assert ((mine - expected).norm() / expected.norm()) < 1e-9
+            assert relative(mine, expected) < 1e-9
 
 
 def test_batch_equals_its_images_and_all_equals_class_by_class():

@@ -1,0 +1,118 @@
+"""Reports of evaluations."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import codanet
+from codanet.evaluation import Row, evaluate
+from codanet.evaluation.models import model_digest
+from codanet.report import _images_of, _model, report
+from codanet.report.sections import measurements
+from reports import Page, coloured_pictures, harmless, model_of
+
+
+@pytest.fixture(autouse=True)
+def no_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("CODANET_DATA", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> Path:
+    return coloured_pictures(tmp_path_factory.mktemp("pictures"))
+
+
+@pytest.fixture(scope="module")
+def evaluation(tmp_path_factory, pictures) -> Path:
+    folder = tmp_path_factory.mktemp("evaluation")
+    model, _, _ = model_of(pictures)
+    codanet.save(model, folder / "colours.safetensors")
+    evaluate(
+        [str(folder / "colours.safetensors")],
+        pictures,
+        ["contributions", "ixg"],
+        ["accuracy", "localisation", "completeness"],
+        folder / "results",
+        grids=2,
+        grid_size=1,
+        images=6,
+        quiet=True,
+    )
+    return folder / "results"
+
+
+def test_an_evaluation_becomes_a_page(evaluation, tmp_path):
+    page = Page(report(evaluation, tmp_path / "why.html", quiet=True))
+    harmless(page)
+    assert "evaluation" in page.plain
+    assert "Accuracy ↑ colours 0.9667" in page.plain
+    assert "CoDA" in page.plain
+    assert "IxG" in page.plain
+    assert "Completeness error ↓" in page.plain
+    assert "share of the split's images that are classified correctly" in page.plain
+    assert "Sure and wrong of colours" in page.plain
+    assert "Plots" in page.plain
+    assert "digest" in page.plain
+
+
+def test_an_evaluation_is_reported_at_the_size_that_it_was_made_at(pictures, tmp_path):
+    model, _, _ = model_of(pictures)
+    evaluate({"colours": model}, pictures, ["contributions"], ["accuracy"], tmp_path, image_size=24, quiet=True)
+    provenance = json.loads((tmp_path / "results.json").read_text())["provenance"]
+    data = _images_of(model, provenance, None).data
+    assert data is not None
+    assert data.image_size == (24, 24)
+
+
+def test_an_evaluation_on_another_set_does_not_look_for_it_where_the_training_was(pictures, tmp_path, monkeypatch):
+    monkeypatch.setenv("CODANET_DATA", str(tmp_path / "cache"))
+    model, _, settings = model_of(pictures)
+    model.provenance["settings"] = {**settings, "data": "mnist", "root": str(tmp_path)}
+    there = _images_of(model, {"data": {"name": "cifar10", "checksum": "x"}}, None)
+    assert there.missing == "The images of cifar10 are not on this machine"
+
+
+def test_what_an_evaluation_has_lost(evaluation, tmp_path):
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    results = json.loads((evaluation / "results.json").read_text())
+    results["provenance"]["models"] = {
+        "gone": {"file": "nowhere.safetensors", "digest": "x"},
+        "memory": {"digest": "x"},
+        "other": {**results["provenance"]["models"]["colours"], "digest": "x"},
+    }
+    results["rows"][0]["model"] = "<script>alert(1)</script>"
+    results["remarks"] = ["<img src=x onerror=alert(1)>"]
+    (folder / "results.json").write_text(json.dumps(results))
+    (folder / "localisation.png").write_bytes(b"<svg onload=alert(1)>")
+    page = Page(report(folder, quiet=True))
+    harmless(page)
+    assert "gone: its weights are not on this machine" in page.plain
+    assert "memory: it was not read from a file" in page.plain
+    assert "other: its weights have changed since" in page.plain
+    assert "Localisation is no PNG and is left out" in page.plain
+    assert "<script>alert(1)</script>" in page.plain
+
+
+def test_a_shipped_model_is_found_by_its_name(tmp_path):
+    digest = model_digest(codanet.load("cifar10"))
+    assert _model({"file": "cifar10", "digest": digest}, tmp_path)[0] is not None
+    assert _model({"file": "cifar10", "digest": "0" * 64}, tmp_path) == (None, "its weights have changed since")
+
+
+def test_the_best_is_marked_where_there_is_one():
+    """The sanity check is passed or failed: the lowest correlation of several is no prize."""
+    rows = [
+        Row("localisation", "m", "contributions", 0.9),
+        Row("localisation", "m", "grad", 0.4),
+        Row("sanity", "m", "contributions", 0.1, higher_is_better=False),
+        Row("sanity", "m", "grad", 0.3, higher_is_better=False),
+        Row("accuracy", "m", "", 0.9),
+    ]
+    assert re.findall(r"<td class='word'>([^<]*★)</td>", measurements(rows)) == ["CoDA ★"]
+    one = [Row("localisation", "m", "contributions", 0.9), Row("localisation", "other", "contributions", 0.8)]
+    assert "★" not in measurements(one)
+    equal = [Row("difull", "m", name, mean) for name, mean in (("contributions", 1.0), ("ixg", 1.0), ("gradcam", 0.9))]
+    assert re.findall(r"<td class='word'>([^<]*★)</td>", measurements(equal)) == ["CoDA ★", "IxG ★"]
