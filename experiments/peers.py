@@ -222,7 +222,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         cells.append(_spread(facts, "localisation") if "localisation" in facts else "sure of too few images")
         cells += [_spread(facts, "removal"), f"{facts['ms_per_map']:.1f}"]
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n\nSeed 0; 95% bootstrap intervals; n behind them."
+    return "\n".join(lines) + "\n\nSeed 0; 95% bootstrap intervals; each followed by n."
 
 
 def _spread(facts: dict[str, Any], name: str) -> str:

@@ -82,10 +82,23 @@ def test_a_forgotten_picture_is_told(served):
     assert '"success":true' in answer(served, "somebody-new", "on_why", [None, 1])
 
 
-def test_a_session_that_is_over_is_told(served):
+def test_a_session_that_is_over_is_told_and_nothing_of_it_is_kept(served, monkeypatch):
     assert '"success":true' in answer(served, "late", "on_upload", [None], upload())
-    served.app.state_holder.delete_state("late")  # as an hour later
+    kept = served.app.state_holder
+    assert "data:image" in str(kept.session_data["late"].config_values)  # what the page shows
+    kept.delete_all_expired_state()
+    assert "late" in kept.session_data
+    monkeypatch.setattr(type(kept.session_data["late"]), "state_components", property(all_expired))
+    kept.delete_all_expired_state()  # an hour later
+    assert "late" not in kept.session_data  # and with it all that was shown
+    assert "late" not in kept.time_last_used
+    monkeypatch.undo()
     assert "no longer kept here" in answer(served, "late", "on_why", [None, 1])
+
+
+def all_expired(session):
+    """What Gradio gives of a session's states, an hour later."""
+    return [(session.blocks_config.blocks[key], value, True) for key, value in session.state_data.items()]
 
 
 def test_answers_that_nobody_fetches_are_bounded_and_dropped(served, monkeypatch):
@@ -186,9 +199,13 @@ def test_other_names_and_other_pages(served):
         {"Origin": "http://evil.example"},
         {"Host": "["},  # which is no address, nor a name
         {"Origin": "http://["},
+        {"Origin": "http://203.0.113.9"},  # an address, but not that of this page
+        {"Origin": "null"},
     ):
         assert fetched(served, "/config", headers=headers)[0] == 403
     assert fetched(served, "/config", headers={"Host": f"localhost:{served.server_port}"})[0] == 200
+    own = f"127.0.0.1:{served.server_port}"
+    assert fetched(served, "/config", headers={"Host": own, "Origin": f"http://{own}"})[0] == 200
     told = fetched(served, "/config", headers={"X-Forwarded-Host": "evil.example"})
     assert told[0] == 200
     assert "evil.example" not in told[1]
@@ -202,6 +219,71 @@ def test_names_of_a_server():
     assert Hosts(own_names("box.example")).know("box.example:80")
     assert Hosts(own_names("127.0.0.1", share=True)).know("abc.gradio.live")
     assert not Hosts(own_names("127.0.0.1", share=True)).know("gradio.live.evil.example")
+
+
+@pytest.mark.parametrize("host", ["demo.example.org", "127.0.0.1:8000"])  # passed on, or rewritten by the proxy
+def test_a_page_behind_a_proxy_answers_to_its_name(host):
+    def asked(hosts: Hosts, proxied: bool) -> tuple[int, list[bytes]]:
+        seen, sent = [], []
+
+        async def application(scope, receive, send):
+            seen.extend(name for name, _ in scope["headers"])
+
+        async def send(message):
+            sent.append(message)
+
+        headers = [(b"host", host), (b"origin", "https://demo.example.org"), (b"x-forwarded-proto", "https")]
+        scope = {"type": "http", "method": "GET", "path": "/config"}
+        scope["headers"] = [(name, value.encode()) for name, value in headers]
+        asyncio.run(Gate(application, most_bytes=10, hosts=hosts, proxied=proxied)(scope, None, send))
+        return (sent[0]["status"] if sent else 200), seen
+
+    assert asked(Hosts(own_names("127.0.0.1")), proxied=False) == (403, [])
+    status, headers = asked(Hosts(own_names("127.0.0.1") | {"demo.example.org"}), proxied=True)
+    assert status == 200
+    assert b"x-forwarded-proto" in headers
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".org", "https://demo.example.org", "demo.example.org:80", "a/b", "Demo.example.org", "["]
+)
+def test_a_name_that_is_none(name):
+    with pytest.raises(ValueError, match="give the host name alone"):
+        start({"colours": colour_model()}, name=name)
+
+
+class Socket:
+    """With a request on its way, and so many bytes of the answer not taken each time it is looked at."""
+
+    cycle = object()
+
+    def __init__(self, *sizes: int) -> None:
+        self.sizes, self.ended, self.transport = list(sizes), "", self
+
+    def get_write_buffer_size(self) -> int:
+        return self.sizes.pop(0)
+
+    def abort(self) -> None:
+        self.ended = "aborted"
+
+    def close(self) -> None:
+        self.ended = "closed"
+
+
+NO_PAGE = SimpleNamespace(_queue=SimpleNamespace(push=None, get_events=None))
+
+
+def test_the_newest_of_too_many_sockets_are_closed(monkeypatch):
+    monkeypatch.setattr(keeper, "SOCKETS", 50)
+    there = {Socket(0, 0) for _ in range(50)}
+    early = list(there)
+    kept = keeper.Keeper(NO_PAGE, lambda: there)
+    kept.close_silent()
+    there |= {Socket(0, 0) for _ in range(50)}
+    there.remove(early[0])
+    kept.close_silent()
+    assert not any(each.ended for each in early)
+    assert sum(each.ended == "closed" for each in there) == 49
 
 
 def test_silent_sockets_are_closed(served, monkeypatch):
@@ -233,22 +315,8 @@ def test_a_body_that_does_not_come(monkeypatch):
 def test_sockets_that_take_nothing_are_closed(monkeypatch):
     """One that reads, however slowly, stays."""
 
-    class Transport:
-        def __init__(self, *sizes: int) -> None:
-            self.sizes, self.ended = list(sizes), ""
-
-        def get_write_buffer_size(self) -> int:
-            return self.sizes.pop(0)
-
-        def abort(self) -> None:
-            self.ended = "aborted"
-
-        def close(self) -> None:
-            self.ended = "closed"
-
-    stuck, slow, served_one = Transport(9, 9, 9), Transport(9, 8, 7), Transport(0, 0, 0)
-    sockets = [SimpleNamespace(cycle=object(), transport=each) for each in (stuck, slow, served_one)]
-    kept = keeper.Keeper(SimpleNamespace(_queue=SimpleNamespace(push=None, get_events=None)), lambda: sockets)
+    stuck, slow, served_one = Socket(9, 9, 9), Socket(9, 8, 7), Socket(0, 0, 0)
+    kept = keeper.Keeper(NO_PAGE, lambda: {stuck, slow, served_one})
     for moment in (0.0, 20.0, 40.0):
         monkeypatch.setattr(keeper.time, "monotonic", lambda moment=moment: moment)
         kept.close_silent()

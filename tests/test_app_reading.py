@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from codanet.app.reading import cell, read, share
+from codanet.app.reading import Parts, cell, read, share
+from codanet.app.views import equation
 from codanet.data.tiling import tiled_square
 from visitors import random_model
 
@@ -21,6 +22,13 @@ def test_parts_add_up_to_the_logit(box, versus):
     assert parts.error < 1e-4
     if box == (3, 5, 9, 6):
         assert parts.inside == pytest.approx(reading.map(1, versus)[5, 3:9].sum().item(), abs=1e-5)
+
+
+def test_a_sum_is_called_a_difference_only_where_there_are_two_classes():
+    """Whatever b0 is: 0 is allowed, too."""
+    parts = Parts(1.0, 0.0, 0.0, 1.0)
+    assert "difference of the logits" not in equation(parts, None, None)
+    assert "difference of the logits" in equation(parts, None, 2)
 
 
 @pytest.mark.parametrize("at_once", [2, 16])

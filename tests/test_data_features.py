@@ -54,6 +54,22 @@ def test_an_interrupted_extraction_goes_on(tmp_path):
     assert values(cache) == FULL
 
 
+def test_features_that_cannot_be_opened_now_are_kept(tmp_path, monkeypatch):
+    extract(opened(tmp_path), maps)
+
+    def no_memory(*_, **__):
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(np, "memmap", no_memory)
+    with pytest.raises(DataError, match="Cannot allocate memory"):
+        opened(tmp_path)
+    with pytest.raises(DataError, match="Cannot allocate memory"):
+        opened(tmp_path / "new")
+    assert not (tmp_path / "new" / "features").exists()  # nothing was in it
+    monkeypatch.undo()
+    assert values(opened(tmp_path)) == FULL
+
+
 def test_damaged_entries_are_computed_again(tmp_path):
     extract(opened(tmp_path), maps)
     path = tmp_path / "features" / "features.bin"

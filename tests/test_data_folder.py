@@ -98,9 +98,9 @@ def test_one_bad_file_is_always_tolerated(tmp_path: Path) -> None:
 
 
 def test_refused_folders(tmp_path: Path) -> None:
-    refused("one class only", write_classes(tmp_path / "one", {"cat": 3}))
+    refused("only one class", write_classes(tmp_path / "one", {"cat": 3}))
     (tmp_path / "one" / "dog").mkdir()
-    refused("without a readable picture", tmp_path / "one")
+    refused("has no readable picture", tmp_path / "one")
     flat = tmp_path / "flat"
     write_picture(flat / "a.png")
     refused("has no class folders: put pictures in train/<class>/", flat)

@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 from codanet.data import cifar10, list_data, load_data, mnist
+from codanet.data.mnist import LARGEST
 from test_data_folder import refused, write_classes, write_picture
 
 SHARED = Path(__file__).parents[2] / "shared"
@@ -99,6 +100,10 @@ def test_mnist_damaged(tmp_path: Path) -> None:
     refused("not a complete IDX file", "mnist", root=root)
     (root / "t10k-labels-idx1-ubyte").unlink()
     refused("missing or damaged|complete IDX", "mnist", root=root)
+    packed = idx_files(tmp_path / "bomb", packed=True)
+    with gzip.open(packed / "train-images-idx3-ubyte.gz", "wb") as file:
+        file.write(bytes(LARGEST + 2))
+    refused("holds more than the 47,040,016 bytes", "mnist", root=packed)
     refused("does not hold mnist", "mnist", root=write_classes(tmp_path / "other", {"a": 1}))
     refused("does not exist", "mnist", root=tmp_path / "nowhere")
 

@@ -33,12 +33,13 @@ def test_a_view_can_be_made_again(photograph):
     assert not np.array_equal(pixels(Views((32, 48), seed=1).view(photograph, 1, 1)), first[0])
 
 
-@pytest.mark.parametrize("size", [(120, 90), (90, 120), (1, 1), (1000, 3), (3, 1000)])
+@pytest.mark.parametrize("size", [(120, 90), (90, 120), (1, 1), (1000, 3), (3, 1000), (828, 1792), (1792, 828)])
+@pytest.mark.parametrize("aspect", [1.0, 288 / 224, 224 / 288])
 @pytest.mark.parametrize("least", [0.1, 0.4, 1.0])
-def test_windows_lie_inside_the_photograph(size, least):
+def test_windows_lie_inside_the_photograph(size, aspect, least):
     generator = np.random.default_rng(0)
     for _ in range(200):
-        left, top, right, bottom = _window(size, 1.0, least, generator)
+        left, top, right, bottom = _window(size, aspect, least, generator)
         assert 0 <= left < right <= size[0]
         assert 0 <= top < bottom <= size[1]
 

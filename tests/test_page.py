@@ -61,6 +61,11 @@ def deep() -> CoDANet:
     return CoDANet([Layer(6, 2), Layer(4, 2, stride=2)], image_size=16, class_names=NASTY, temperature=2.0).eval()
 
 
+def wide() -> CoDANet:
+    torch.manual_seed(2)
+    return CoDANet([Layer(4, 2)], image_size=(12, 16), class_names=NASTY, temperature=2.0).eval()
+
+
 def grey() -> CoDANet:
     torch.manual_seed(1)
     names = tuple("0123456789")
@@ -70,7 +75,7 @@ def grey() -> CoDANet:
 @pytest.fixture(scope="module")
 def written(ready, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "why & how.html"
-    return pages.page({"colours": colour_model(), "<deep>": deep(), "grey": grey()}, path)
+    return pages.page({"colours": colour_model(), "<deep>": deep(), "grey": grey(), "wide": wide()}, path)
 
 
 def offline(browser, written):
@@ -240,6 +245,25 @@ def test_pictures_that_are_no_longer_offered_are_forgotten_and_left_out_of_a_mul
     page.evaluate("state.mixed = []")
 
 
+def test_cells_lie_on_their_pictures_where_these_are_not_square(page):
+    page.locator("#model select").select_option("wide")
+    settled(page, "predicted")
+    page.locator("#two").click()
+    until(page, "document.querySelectorAll('#cells figure').length === 4")
+    boxes = page.evaluate(
+        """[...document.querySelectorAll('#cells figure')].map((figure) => ['img', '.cell'].map((name) => {
+          const { left, top, width, height } = figure.querySelector(name).getBoundingClientRect();
+          return [left, top, width, height];
+        }))"""
+    )
+    for place, ((left, top, width, height), cell) in enumerate(boxes):
+        row, column = divmod(place, 2)
+        assert width / height == pytest.approx(16 / 12, rel=0.02)
+        assert cell == pytest.approx(
+            [left + column * width / 2, top + row * height / 2, width / 2, height / 2], abs=1.5
+        )
+
+
 def test_a_picture_is_saved_without_the_maps_of_all_classes_and_the_numbers_with_them(page, tmp_path):
     page.evaluate("window.afterwards = later; later = () => {}")  # nothing is computed that nobody waits for
     try:
@@ -270,7 +294,7 @@ def test_save_the_picture_and_the_numbers(page, tmp_path):
 
 def test_another_model(page):
     names = page.locator("#model option").all_inner_texts()
-    assert names == ["colours", "<deep>", "grey"]
+    assert names == ["colours", "<deep>", "grey", "wide"]
     page.locator("#model select").select_option("<deep>")
     until(page, "document.querySelectorAll('#bars .class').length === 4")
     assert NASTY[1] in page.locator("#bars").inner_text()  # as words

@@ -71,7 +71,7 @@ def test_the_comparison_makes_networks_for_the_size_of_its_pictures():
         (["--minutes", "-1"], "'-1' is not above 0"),
         (["--minutes", "nan"], "'nan' is not above 0"),
         (["--steps", "0"], "'0' is not above 0"),
-        (["--threads", "x"], "invalid number value: 'x'"),
+        (["--threads", "x"], "'x' is not a whole number"),
     ],
 )
 def test_the_comparison_refuses_numbers_that_would_never_end(words, said, capsys):

@@ -30,14 +30,14 @@ def test_a_sound_folder_says_nothing(folder, recwarn):
 
 def test_one_class_is_none(folder):
     shutil.rmtree(folder / "red")
-    with pytest.raises(DataError, match=r"has one class only \('blue'\)"):
+    with pytest.raises(DataError, match=r"has only one class \('blue'\)"):
         loaded(folder)
 
 
 def test_a_folder_without_pictures(tmp_path):
     (tmp_path / "cat").mkdir()
     (tmp_path / "dog").mkdir()
-    with pytest.raises(DataError, match=r"2 class folders of .* \(cat, dog\) without a readable picture"):
+    with pytest.raises(DataError, match=r"2 class folders of .* \(cat, dog\) have no readable picture"):
         loaded(tmp_path)
 
 

@@ -222,7 +222,7 @@ def test_cut_short_in_the_middle(gif, tmp_path):
 
 def test_limits(gif, monkeypatch, tmp_path):
     monkeypatch.setattr(clip, "MAX_FRAMES", 4)
-    with pytest.raises(DataError, match="more than 4 frames: take a part of it, by start and end"):
+    with pytest.raises(DataError, match="more than 4 frames: select a part of it with start and end"):
         list(frames(gif))
     assert len(list(frames(gif, end=0.2))) == 4
     monkeypatch.setattr(clip, "MAX_FRAMES", 100)

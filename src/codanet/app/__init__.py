@@ -12,7 +12,7 @@ from .._support.extras import optional
 from ..data import ImageData
 from ..data.examples import check_shown
 from ..models.network import CoDANet
-from .gate import Gate, Hosts
+from .gate import Gate, Hosts, host_name
 
 LOCAL = "127.0.0.1"
 EVERYWHERE = ("0.0.0.0", "::")
@@ -26,14 +26,17 @@ def start(
     host: str = LOCAL,
     port: int | None = None,
     share: bool = False,
+    name: str | None = None,
     data: ImageData | None = None,
 ) -> Any:
     """Serve the page in the background: `.local_url` is where, `.close()` ends it.
 
     `data` gives the pictures to begin with, one of each class; without it they are scikit-image's photographs, or
     digits for a model of digits. Without a port the first free one from 7860 is taken. Requests are answered by address
-    and by the name of `host`, not by other names that lead here.
+    and by the name of `host`, not by other names that lead here but `name`, which a proxy in front of it goes by.
     """
+    if name is not None and (name[:1] in ("", ".") or name != host_name(name)):
+        raise ValueError(f"name is {name!r}: give the host name alone, in lower case, such as demo.example.org")
     check_shown(models, data)
     if port is not None and not 0 < port < 2**16:
         raise ValueError(f"port is {port}: it must lie between 1 and 65535")
@@ -54,9 +57,9 @@ def start(
     gate = Middleware(
         Gate,
         most_bytes=MOST_BYTES * 4 // 3 + 2**16,
-        hosts=Hosts(own_names(host, share)),
+        hosts=Hosts(own_names(host, share) | ({name} if name else set())),
         started=keeper.go_round,
-        proxied=share,
+        proxied=share or name is not None,
     )
     fonts = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"]
     theme = gr.themes.Base(

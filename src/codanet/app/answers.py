@@ -127,6 +127,7 @@ def about(gallery: Gallery, session: Session) -> str:
     cells = "".join(f"<tr><th scope='row'>{text(key)}</th><td>{text(value)}</td></tr>" for key, value in rows)
     return (
         f"<table class='facts'>{cells}</table><p class='hint'>A map tells what the network used, not what is true of "
-        "the world. The model knows its own classes only and gives some of them to any picture. Pictures given to this "
-        f"page are kept in memory for at most an hour and never written to disk. codanet {text(__version__)}.</p>"
+        "the world. The model knows its own classes only and puts every picture into one of them. Pictures given to "
+        "this page stay in memory, an hour after your last step at most, and never go to disk. codanet "
+        f"{text(__version__)}.</p>"
     )

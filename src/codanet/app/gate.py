@@ -52,15 +52,26 @@ class Hosts:
         self.names = {name.lower() for name in names}
 
     def know(self, host: str) -> bool:
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-        except ValueError:  # brackets around no address
-            return False
+        """Whether it is an address or one of the names, with or without a port."""
+        name = host_name(host)
         try:
             ip_address(name)
         except ValueError:
-            return any(name == known or (known[:1] == "." and name.endswith(known)) for known in self.names)
+            return self.own(host)
         return True
+
+    def own(self, host: str) -> bool:
+        """Whether it is one of the names."""
+        name = host_name(host)
+        return any(name == known or (known[:1] == "." and name.endswith(known)) for known in self.names)
+
+
+def host_name(host: str) -> str:
+    """Without the port, in lower case; nothing, if it cannot be one."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:  # brackets around no address
+        return ""
 
 
 class Gate:
@@ -142,9 +153,12 @@ class Gate:
         if self.hosts is None:
             return True
         given = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        origin = given.get(b"origin")
-        own = origin is None or self.hosts.know(origin.partition("://")[2])
-        return own and self.hosts.know(given.get(b"host", ""))
+        host, origin = given.get(b"host", ""), given.get(b"origin")
+        if origin is not None:
+            page = origin.partition("://")[2]
+            if page.lower() != host.lower() and not self.hosts.own(page):  # a page of another address
+                return False
+        return self.hosts.know(host)
 
 
 async def refuse(send: Send, status: int, words: str) -> None:

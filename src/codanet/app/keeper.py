@@ -57,6 +57,7 @@ class Keeper:
         self.queue.ANALYTICS_MAX_EVENTS, self.queue.compute_analytics_summary = UNREAD, lambda records: {}
         self.events, self.queue.get_events = self.queue.get_events, self.next_events
         self.silent: dict[int, tuple[int, float]] = {}  # sockets by id: bytes that are not taken, and since when
+        self.met: dict[Any, None] = {}  # sockets as they came
         self.gave_back = time.monotonic()
 
     def heard(self, name: str) -> bool:
@@ -139,9 +140,10 @@ class Keeper:
 
     def close_silent(self) -> None:
         """Sockets that have sent no request in time, or taken nothing of its answer, and the newest of too many."""
-        now, there, before = time.monotonic(), list(self.connections()), self.silent
+        now, there, before = time.monotonic(), self.connections(), self.silent
         self.silent = {}
-        for each in there:
+        self.met = dict.fromkeys([*(each for each in self.met if each in there), *there])
+        for each in self.met:
             unsent = each.transport.get_write_buffer_size()
             if getattr(each, "cycle", None) is not None and not unsent:
                 continue
@@ -149,7 +151,7 @@ class Keeper:
             self.silent[id(each)] = unsent, since if size == unsent else now
             if now - self.silent[id(each)][1] > SILENCE:
                 each.transport.abort() if unsent else each.transport.close()
-        for each in there[SOCKETS:]:
+        for each in list(self.met)[SOCKETS:]:
             each.transport.close()
 
     async def go_round(self) -> None:

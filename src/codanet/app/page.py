@@ -67,6 +67,15 @@ class Sessions(StateHolder):
     def __getitem__(self, name: str) -> SessionState:
         return super().__getitem__(name) if self.heard(name) else SessionState(self.blocks)
 
+    def delete_state(self, session_id: str, expired_only: bool = False) -> None:
+        """With what the page last showed of it: Gradio keeps that for longer, a visitor's picture among it."""
+        kept = self.session_data.get(session_id)
+        known = kept is not None and bool(kept.state_data)
+        super().delete_state(session_id, expired_only)
+        if kept is not None and known and not kept.state_data:
+            self.session_data.pop(session_id, None)
+            self.time_last_used.pop(session_id, None)
+
 
 def kindly(function: Callable[..., Any]) -> Callable[..., Any]:
     """What went wrong, in words, to the visitor; the whole story of a fault of ours to the log."""
@@ -196,7 +205,7 @@ class Desk:
 
     def _multi_image(self, mixing: str) -> None:
         with gr.Tab("Multi-image"):
-            html("<p class='hint'>Choose pictures in the order you want them; what is missing is filled up.</p>", "how")
+            html("<p class='hint'>Choose pictures in the order you want them; missing ones are filled in.</p>", "how")
             self.mixer = html(mixing, "mixer", js_on_load=script("chooser"))
             with gr.Row(elem_classes="buttons"):
                 self.two = gr.Button("Make 2 × 2", variant="primary", elem_id="two")

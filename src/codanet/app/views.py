@@ -128,22 +128,21 @@ def percent(probability: float) -> str:
     return "<0.1 %" if probability < 0.0005 else f"{100 * probability:.1f} %"
 
 
-def equation(parts: Parts, box: Box | None) -> str:
-    """The logit as a sum that anyone can add up."""
+def equation(parts: Parts, box: Box | None, versus: int | None) -> str:
+    """The logit, or its difference from that of class `versus`, as a sum that anyone can add up."""
     terms = (
         [(parts.inside, "inside the box"), (parts.outside, "outside")] if box else [(parts.inside, "sum of all pixels")]
     )
-    if parts.bias:
+    if versus is None:
         terms.append((parts.bias, "b₀, the same for every class"))
-    total = "logit" if parts.bias else "difference of the logits"
-    terms.append((parts.logit, total))
+    terms.append((parts.logit, "logit" if versus is None else "difference of the logits"))
     cells = "".join(f"<div><b>{signed(value)}</b><span>{label}</span></div>" for value, label in terms)
     return f'<div class="equation">{cells}</div>'
 
 
 def region(reading: Reading, target: int, versus: int | None, box: Box | None) -> str:
     """How much a box contributes to each class."""
-    main = equation(reading.parts(box, target, versus), box)
+    main = equation(reading.parts(box, target, versus), box, versus)
     if reading.exact_for:
         main += (
             f'<p class="hint">These sums are {text(reading.exact_for)}: a feature is shown, and counted, evenly over '

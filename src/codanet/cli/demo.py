@@ -8,12 +8,13 @@ from .parser import Parser
 
 ABOUT = """\
 Serve a web page: give it a picture, see the prediction and why. Only this machine can reach it unless --host says
-otherwise. Pictures stay in memory and are forgotten after an hour."""
+otherwise. Pictures stay in memory and are forgotten an hour after their visitor's last step."""
 EXAMPLES = """\
   codanet demo                                       the models that come with codanet
   codanet demo runs/digits/model.safetensors         your own
   codanet demo model.safetensors --examples cifar10  with pictures of a data set as examples
-  codanet demo --host 0.0.0.0 --port 8000            for everyone on the network"""
+  codanet demo --host 0.0.0.0 --port 8000            for everyone on the network
+  codanet demo --name demo.example.org --port 8000   behind a proxy of that name"""
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
@@ -24,6 +25,7 @@ def parser() -> Parser:
     )
     parser.add_argument("--host", default=LOCAL[0], help="address to serve at (%(default)s)")
     parser.add_argument("--port", type=int, metavar="N", help="default: the first free one from 7860")
+    parser.add_argument("--name", metavar="HOST", help="what a proxy in front of the page is called")
     parser.add_argument("--share", choices=("no", "yes"), default="no", help="public address via Gradio (%(default)s)")
     parser.add_argument("--examples", metavar="DATA", help="data set or folder to take example pictures from")
     return parser
@@ -43,9 +45,10 @@ def main(arguments: list[str]) -> int:
     data = load_data(options.examples) if options.examples else None
     from ..app import start
 
-    page = start(models, host=options.host, port=options.port, share=options.share == "yes", data=data)
+    share = options.share == "yes"
+    page = start(models, host=options.host, port=options.port, share=share, name=options.name, data=data)
     print(f"The page is at {page.share_url or page.local_url} until Ctrl-C ends it.", flush=True)
-    if options.host not in LOCAL or options.share == "yes":
+    if options.host not in LOCAL or share or options.name:
         print("Anyone who can reach that address can use it.", flush=True)
     with interrupts() as heard:
         try:

@@ -18,7 +18,7 @@ EXAMPLES = """\
 
 def parser() -> Parser:
     parser = Parser("export", ABOUT, EXAMPLES)
-    parser.add_argument("model", metavar="MODEL", help="a .safetensors file, or the name of a shipped model")
+    parser.add_argument("model", metavar="MODEL", help="a .safetensors or .onnx file, or a shipped model's name")
     parser.add_argument("-o", "--output", metavar="FILE", required=True, help=".onnx or .pt2")
     parser.add_argument("--format", choices=EXPORT_FORMATS, help="default: by the ending of FILE")
     parser.add_argument("--channels", action="store_true", help="also write the contributions of every encoded channel")

@@ -16,7 +16,9 @@ EXAMPLES = """\
 
 def parser() -> Parser:
     parser = Parser("page", ABOUT, EXAMPLES)
-    parser.add_argument("models", metavar="MODEL", nargs="+", help="a .safetensors file, or a shipped model's name")
+    parser.add_argument(
+        "models", metavar="MODEL", nargs="+", help="a .safetensors or .onnx file, or a shipped model's name"
+    )
     parser.add_argument("-o", "--output", metavar="FILE", default="why.html", help="the page (%(default)s)")
     parser.add_argument("--examples", metavar="DATA", help="data set or folder to take example pictures from")
     parser.add_argument("--half", action="store_true", help="weights in half precision")

@@ -44,7 +44,7 @@ def positive(kind: type) -> Any:
         try:
             value = kind(word)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"invalid number value: {shown(word)}") from None
+            raise argparse.ArgumentTypeError(f"{shown(word)} is not a {'whole ' * (kind is int)}number") from None
         if not 0 < value <= LARGEST:
             raise argparse.ArgumentTypeError(
                 f"{shown(word)} is too large" if value > 0 else f"{shown(word)} is not above 0"
@@ -62,7 +62,7 @@ def whole(least: int, most: int) -> Any:
         try:
             value = int(word)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"invalid number value: {shown(word)}") from None
+            raise argparse.ArgumentTypeError(f"{shown(word)} is not a whole number") from None
         if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"{shown(word)} is not from {least} to {most}")
         return value

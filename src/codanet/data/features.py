@@ -64,7 +64,8 @@ class FeatureCache:
                 with replacing(described) as part:
                     part.write_text(json.dumps(self._index, indent=2), encoding="utf-8")
         except OSError as error:
-            self.remove()
+            if new:
+                self.remove()
             needed = int(np.prod(self.shape)) * NUMBER.itemsize / 2**20
             raise DataError(
                 f"the features need {needed:.0f} MiB in '{self.folder}' ({error.strerror}): make room, ask for fewer "

@@ -89,7 +89,7 @@ def _check_sum(path: Path, count: int, pixels: int, seconds: float) -> None:
         (seconds, MAX_SECONDS, f"{MAX_SECONDS} seconds"),
     ):
         if amount > most:
-            raise DataError(f"'{path}' has more than {words}: take a part of it, by start and end in seconds")
+            raise DataError(f"'{path}' has more than {words}: select a part of it with start and end, in seconds")
 
 
 def is_moving(source: str | os.PathLike[str]) -> bool:

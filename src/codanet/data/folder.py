@@ -110,7 +110,7 @@ def class_names(folder: Path) -> tuple[str, ...]:
     if not classes:
         raise DataError(f"'{folder}' has no class folders: {LAYOUT}")
     if len(classes) == 1:
-        raise DataError(f"'{folder}' has one class only ('{classes[0]}'), but two are the least: {LAYOUT}")
+        raise DataError(f"'{folder}' has only one class ('{classes[0]}'), but at least two are needed: {LAYOUT}")
     return classes
 
 
@@ -181,7 +181,7 @@ def check_classes(part: Listing, classes: tuple[str, ...], root: Path) -> None:
     if empty:
         raise DataError(
             f"{len(empty)} class folder{'s' if len(empty) > 1 else ''} of '{root}' ({', '.join(empty[:5])}) "
-            "without a readable picture to train on: add pictures or remove the folder"
+            f"{'have' if len(empty) > 1 else 'has'} no readable picture to train on: add pictures or remove the folder"
         )
 
 

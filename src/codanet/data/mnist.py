@@ -17,6 +17,7 @@ from codanet.data.origin import Origin
 from codanet.data.split import ImageData, in_memory
 
 CLASSES = tuple("0123456789")
+LARGEST = 16 + 60_000 * 28 * 28  # bytes, unpacked: the training images and their header
 ADDRESS = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 FILES_MD5 = {
     "train-images-idx3-ubyte": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
@@ -53,7 +54,7 @@ def read_idx(folder: Path, name: str) -> Tensor:
     """uint8 of an IDX file: two zeros, type 8, the number of dimensions, the dimensions as big-endian int32, bytes."""
     plain, packed = folder / name, folder / f"{name}.gz"
     try:
-        content = plain.read_bytes() if plain.is_file() else gzip.decompress(packed.read_bytes())
+        content = plain.read_bytes() if plain.is_file() else _unpacked(packed)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"'{plain}' (or .gz) is missing or damaged: fetch it again from {ADDRESS}") from error
     rank = 3 if "idx3" in name else 1
@@ -62,6 +63,14 @@ def read_idx(folder: Path, name: str) -> Tensor:
     if content[:4] != bytes((0, 0, 8, rank)) or len(content) - offset != np.prod(shape, dtype=np.int64):
         raise DataError(f"'{plain}' is not a complete IDX file of {rank} dimensions: fetch it again from {ADDRESS}")
     return torch.from_numpy(np.frombuffer(content, np.uint8, offset=offset).reshape(shape).copy())
+
+
+def _unpacked(path: Path) -> bytes:
+    with gzip.open(path) as file:
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise DataError(f"'{path}' holds more than the {LARGEST:,} bytes of MNIST's largest file: fetch it again")
+    return content
 
 
 def fetch_official(folder: Path) -> Path:

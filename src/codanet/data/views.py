@@ -68,6 +68,6 @@ def _window(
             break
     else:  # a very long photograph: the largest window of the aspect
         down = min(height, width / aspect)
-        across = down * aspect
+        across = min(width, down * aspect)  # w / a · a may be a rounding more than w
     left, top = generator.uniform(0, width - across), generator.uniform(0, height - down)
     return left, top, min(left + across, width), min(top + down, height)

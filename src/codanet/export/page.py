@@ -83,7 +83,11 @@ def page(
     try:
         with replacing(path) as part:
             for number, (name, model) in enumerate(models.items()):
-                exported = export(model, part.with_name(f"{number}.onnx"), half=half)
+                file = part.with_name(f"{number}.onnx")
+                try:
+                    exported = export(model, file, half=half)
+                except ValueError as error:
+                    raise ValueError(str(error).replace(str(file), f"{path}, for {name},")) from None
                 blocks[f"model-{number}"] = exported.path.read_bytes()
                 differences[name] = exported.half or exported.differences
             content = _document(models, data, blocks).encode("utf-8")

@@ -146,14 +146,16 @@ def weight_colours(rows: Tensor | ArrayLike, inputs: Tensor | ArrayLike) -> NDAr
     return np.concatenate([pictures(asked), np.rint(alpha * 255).astype(np.uint8)[..., None]], -1)
 
 
+def usual_style(explanation: Explanation) -> str:
+    """The map itself, and of features the overlay, as they say little without their photograph."""
+    return "overlay" if explanation.exact_for else "map"
+
+
 def painted(
     explanation: Explanation, style: str | None = None, palette: str = "red-blue", scale: float | None = None
 ) -> NDArray[np.uint8]:
-    """The maps of an explanation as RGB [N, K, H, W, 3], all on one scale; style is one of `STYLES`.
-
-    By default that is the map itself, and of features the overlay, as they say little without their photograph.
-    """
-    style = style or ("overlay" if explanation.exact_for else "map")
+    """The maps of an explanation as RGB [N, K, H, W, 3], all on one scale; style is one of `STYLES`, or the usual."""
+    style = style or usual_style(explanation)
     if style not in STYLES:
         raise ValueError(f"unknown style {style!r}{nearest(style, STYLES)}")
     if style == "weights" and explanation.exact_for:

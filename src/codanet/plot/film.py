@@ -21,6 +21,7 @@ from ..models.explanation import Explanation
 from ..models.network import CoDANet
 from . import card, colour_scale, heatmap, painted
 from .cards import enlarged
+from .colours import usual_style
 from .gallery import class_number
 
 BATCH = 16  # frames explained at a time
@@ -82,7 +83,7 @@ def explain_video(
         for index in range(0, len(sample.images), BATCH // 4)
     ]
     with (
-        writing(output, cards[0].size, drawing.colours(cards)) as writer,
+        writing(output, cards[0].size, drawing.colours(cards, style or usual_style(explained[0]))) as writer,
         progress_bar("explaining", count, shown=progress, unit="frames") as advance,
     ):
         for batch in _batches(frames(source, start=start, end=end), drawing, model):
@@ -129,11 +130,11 @@ class _Drawing:
         note = explanation.exact_for
         return card([np.asarray(cut), maps], [title, "contributions"], scale=bar, palette=self.palette, note=note)
 
-    def colours(self, cards: list[Image.Image]) -> list[tuple[int, int, int]]:
+    def colours(self, cards: list[Image.Image], style: str) -> list[tuple[int, int, int]]:
         """256 for all frames: those of the map and the page as they are, and the best for the pictures."""
         fixed = [(255, 255, 255)]
         fixed += [(grey, grey, grey) for grey in np.linspace(26, 224, GIF_GREYS).round().astype(int).tolist()]
-        if self.style in (None, "map"):
+        if style == "map":
             shades = heatmap(np.linspace(-1, 1, GIF_SHADES)[None], 1.0, self.palette)[0, 0]
             fixed += [(int(red), int(green), int(blue)) for red, green, blue in shades]
         mosaic = Image.new("RGB", (cards[0].width, cards[0].height * len(cards)))

@@ -85,10 +85,10 @@ function bars({ reading, target, versus, cells }) {
   return `<p class="verdict"><strong>${text(name)}</strong><span>${text(certainty)}</span></p><div class="classes${cells > 1 ? " several" : ""}">${rows.join("")}</div>`;
 }
 
-function equation(parts, box) {
+function equation(parts, box, versus) {
   const terms = box ? [[parts.inside, "inside the box"], [parts.outside, "outside"]] : [[parts.inside, "sum of all pixels"]];
-  if (parts.bias) terms.push([parts.bias, "b₀, the same for every class"]);
-  terms.push([parts.logit, parts.bias ? "logit" : "difference of the logits"]);
+  if (versus === null) terms.push([parts.bias, "b₀, the same for every class"]);
+  terms.push([parts.logit, versus === null ? "logit" : "difference of the logits"]);
   return `<div class="equation">${terms.map(([value, label]) => `<div><b>${signed(value)}</b><span>${label}</span></div>`).join("")}</div>`;
 }
 
@@ -99,7 +99,7 @@ function diverging(part) {
 function region({ reading, target, versus, box }) {
   const exact = reading.network.exact_for;
   const hint = exact ? `<p class="hint">These sums are ${text(exact)}: a feature is shown, and counted, evenly over its square of pixels.</p>` : "";
-  const main = equation(reading.parts(box, target, versus), box) + hint;
+  const main = equation(reading.parts(box, target, versus), box, versus) + hint;
   if (!box) return `${main}<p class="hint">Drag a box on the picture to read how much that region contributes to every class.</p>`;
   const classes = listed(reading, target, versus);
   const parts = new Map(classes.filter((c) => reading.maps.has(c)).map((c) => [c, reading.parts(box, c)]));
@@ -146,5 +146,5 @@ function about(model, version) {
   }
   for (const key of ["data", "recipe", "epochs", "hours", "seed"]) if (key in known) rows.push([key, known[key]]);
   const cells = rows.map(([key, value]) => `<tr><th scope="row">${text(key)}</th><td>${text(value)}</td></tr>`);
-  return `<table class="facts">${cells.join("")}</table><p class="hint">A map tells what the network used, not what is true of the world. The model knows its own classes only and gives some of them to any picture. Everything is computed here: no picture leaves this browser, and the page could not send one. codanet ${text(version)}.</p>`;
+  return `<table class="facts">${cells.join("")}</table><p class="hint">A map tells what the network used, not what is true of the world. The model knows its own classes only and puts every picture into one of them. Everything is computed here: no picture leaves this browser, and the page could not send one. codanet ${text(version)}.</p>`;
 }
