@@ -99,7 +99,7 @@ def test_workers_that_disagree_are_told(weights, tmp_path):
         _, error = other.communicate(timeout=120)
     assert other.returncode == 2
     assert "holds an evaluation with" in error
-    assert json.loads((tmp_path / "settings.json").read_text()) == SETTINGS
+    assert json.loads((tmp_path / "evaluation.json").read_text()) == SETTINGS
     with crew_in(tmp_path, "the test", Place(0, 2)) as one:  # nobody else, and nothing on disk: settings may change
         Records(one, {**SETTINGS, "seed": 3})
 

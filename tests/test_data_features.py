@@ -54,6 +54,14 @@ def test_an_interrupted_extraction_goes_on(tmp_path):
     assert values(cache) == FULL
 
 
+def test_a_folder_of_somebody_elses_is_left_alone(tmp_path):
+    (tmp_path / "features").mkdir()
+    (tmp_path / "features" / "mine.csv").write_text("kept")
+    with pytest.raises(DataError, match=r"holds 'mine.csv', which is no feature"):
+        opened(tmp_path)
+    assert (tmp_path / "features" / "mine.csv").read_text() == "kept"
+
+
 def test_features_that_cannot_be_opened_now_are_kept(tmp_path, monkeypatch):
     extract(opened(tmp_path), maps)
 

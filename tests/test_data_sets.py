@@ -58,6 +58,11 @@ def test_digits() -> None:
     assert min(data.val.labels.bincount()) >= 34
 
 
+def test_images_that_no_memory_holds_are_refused() -> None:
+    """Before any is taken: the size may be what a stranger's file says."""
+    refused(r"images of 7000x7000 take \d+ GiB and this machine has \d+", "digits", size=7000)
+
+
 def test_digits_split_is_seeded() -> None:
     first, again, other = load_data("digits"), load_data("digits"), load_data("digits", seed=1)
     assert first.checksum == again.checksum != other.checksum

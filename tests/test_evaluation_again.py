@@ -72,8 +72,12 @@ def test_more_may_be_added_but_other_settings_are_refused(tmp_path):
     (tmp_path / LINES).write_text("nonsense\n" + "".join(lines))
     with pytest.raises(ValueError, match=r"line 1 of .* is damaged"):
         evaluate({"colours": model}, data, {"own": own}, ["removal-least"], tmp_path, images=20)
-    (tmp_path / "settings.json").write_text("{")
-    with pytest.raises(ValueError, match=r"settings.json is damaged"):
+    for words in ("{", "[1]", '{"models": [1]}'):
+        (tmp_path / "evaluation.json").write_text(words)
+        with pytest.raises(ValueError, match=r"evaluation.json is damaged"):
+            evaluate({"colours": model}, data, {"own": own}, ["removal-least"], tmp_path, images=20)
+    (tmp_path / "evaluation.json").unlink()
+    with pytest.raises(ValueError, match="holds records.jsonl without evaluation.json"):
         evaluate({"colours": model}, data, {"own": own}, ["removal-least"], tmp_path, images=20)
 
 

@@ -117,6 +117,29 @@ def test_maps_that_are_not_finite_are_nan_alone():
         attribute(Roots(), images, targets, "grad")
 
 
+def test_a_failing_image_fails_alone_wherever_it_stands():
+    """Its logits are not finite, too."""
+
+    class Inverse(torch.nn.Module):
+        def forward(self, images):
+            return (1 / (1 - images)).sum((2, 3))
+
+    images, targets = torch.rand(3, 10, 8, 8), torch.tensor([1, 3, 0])
+    images[0] = 1
+    method = choose_methods(["ixg"], seed=0)["ixg"]
+    for order in ([0, 1, 2], [1, 0, 2], [2, 1, 0]):
+        maps = method(Inverse(), images[order], targets[order])
+        assert maps.flatten(1).isnan().all(1).tolist() == [place == 0 for place in order]
+
+
+def test_methods_that_do_not_fit_the_images_are_left_out(tmp_path):
+    """As those of the usual ones do that have windows of 9, on images of 8x8."""
+    chosen = ["grad", "occlusion5", "occlusion9", "deeplift"]
+    results = evaluate({"m": Roots()}, planted(20), chosen, ["removal-least", "localisation"], tmp_path, images=20)
+    assert {row.method for row in results.rows if row.metric == "removal-least"} == {"grad", "occlusion5", "deeplift"}
+    assert "Occ9 cannot be used on m: a window of 9 does not fit into images of 8x8: take a smaller." in results.remarks
+
+
 def test_a_failing_image_is_one_failed_sample_and_damaged_weights_stop_the_run(tmp_path):
     data = planted(20)
     data.val.images[3] = 0  # all channels dark

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 from torch import nn
 
 import codanet
@@ -50,6 +51,15 @@ def test_names_of_models(tmp_path):
     ):
         with pytest.raises(ValueError, match=words):
             load_models(given)
+
+
+def test_the_baseline_may_lie_in_the_home_of_a_user(tmp_path, monkeypatch):
+    """No shell makes a path of a tilde after a colon."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    save_file(resnet20().state_dict(), tmp_path / "w.safetensors")
+    models, files = load_models(["resnet20:~/w.safetensors"])
+    assert list(models) == ["resnet20"]
+    assert "sha256" in files["resnet20"]
 
 
 def test_a_models_digest_changes_with_every_number():

@@ -234,6 +234,8 @@ def test_of_a_peer_without_explanations_a_sentence_is_said(tmp_path, capsys):
 
 def test_a_peer_is_shown_the_pictures_that_it_was_not_trained_on():
     assert split_seeds({"peer": create_peer("resnet20", provenance={"settings": {"seed": 3}})}) == [3]
+    for seed in (-1, 2**63, 10**30, "x"):  # which no generator takes
+        assert split_seeds({"peer": create_peer("resnet20", provenance={"settings": {"seed": seed}})}) == [0]
 
 
 def test_a_wide_block_without_its_branch_is_the_identity():
@@ -288,6 +290,17 @@ def test_no_peer_is_made_of_what_a_header_only_claims(tmp_path):
         header = json.loads(file.metadata()["codanet"])
     save_file(tensors, path, {"codanet": json.dumps(header | {"num_classes": 2**40})})  # 9 PB of weights
     with pytest.raises(ValueError, match="of shape .*: the model needs"):
+        codanet.load(path)
+
+
+@pytest.mark.parametrize("claim", [{"image_size": ["a", "b"]}, {"image_size": [32]}, {"class_names": ["a"]}])
+def test_what_a_peers_header_claims_is_checked(tmp_path, claim):
+    path = codanet.save(create_peer("senn", num_classes=3), tmp_path / "peer.safetensors")
+    tensors = load_file(path)
+    with safe_open(path, "pt") as file:
+        header = json.loads(file.metadata()["codanet"])
+    save_file(tensors, path, {"codanet": json.dumps(header | claim)})
+    with pytest.raises(ValueError, match="has a header that makes no peer"):
         codanet.load(path)
 
 

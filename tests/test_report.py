@@ -126,6 +126,14 @@ def test_images_in_the_home_of_a_user_are_found(pictures, monkeypatch):
     assert "cannot be read" in found.missing  # it was looked for there
 
 
+def test_nothing_is_fetched_for_a_report(tmp_path, monkeypatch):
+    """Not even if the images of the cache are damaged."""
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "cifar10.safetensors").write_bytes(b"garbage")
+    monkeypatch.setattr(sources, "load_data", lambda *_, **__: pytest.fail("it would be fetched"))
+    assert sources.images({"data": "cifar10"}, None).missing == "The images of cifar10 are not on this machine"
+
+
 def test_an_unfinished_run(a_run):
     (a_run / "model.safetensors").rename(a_run / "last.ckpt")
     page = Page(report(a_run, quiet=True))

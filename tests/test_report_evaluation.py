@@ -1,6 +1,7 @@
 """Reports of evaluations."""
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -100,6 +101,13 @@ def test_a_shipped_model_is_found_by_its_name(tmp_path):
     digest = model_digest(codanet.load("cifar10"))
     assert _model({"file": "cifar10", "digest": digest}, tmp_path)[0] is not None
     assert _model({"file": "cifar10", "digest": "0" * 64}, tmp_path) == (None, "its weights have changed since")
+
+
+def test_numbers_beyond_all_floats_are_left_empty():
+    row = Row.of({"metric": "localisation", "mean": 10**400, "low": 1, "high": True, "n": 3})
+    assert (row.low, row.n) == (1.0, 3)
+    assert math.isnan(row.mean)
+    assert math.isnan(row.high)
 
 
 def test_the_best_is_marked_where_there_is_one():

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import processes
+from codanet.evaluation import evaluate
 from codanet.training import train
 from codanet.training.checkpoint import SETTINGS_KEY, Damaged, read_checkpoint
 from codanet.training.run_files import BEST, LAST, MODEL
@@ -51,6 +52,31 @@ def test_a_checkpoint_knows_its_settings(finished, tmp_path):
     with pytest.raises(ValueError, match="holds a run with seed 0 instead of 1"):
         train("digits", folder, seed=1, **SMALL)
     assert train("digits", folder, **SMALL).epochs == 2
+
+
+def test_what_is_not_the_runs_own_stays(tmp_path):
+    """A folder of features of one's own, logs of earlier times, and an evaluation beside the run."""
+    mine, log = tmp_path / "features" / "mine.csv", tmp_path / "logs" / "2" / "metrics.csv"
+    for path in (mine, log):
+        path.parent.mkdir(parents=True)
+        path.write_text("kept")
+    train("digits", tmp_path, **SMALL | {"epochs": 1})
+    described = (tmp_path / "settings.json").read_text()
+    asked = {"images": 2, "points": 3, "quiet": True}
+    evaluate([str(tmp_path / MODEL)], "digits", ["grad"], ["removal-least"], tmp_path, **asked)
+    assert (tmp_path / "settings.json").read_text() == described
+    evaluate([str(tmp_path / MODEL)], "digits", ["grad"], ["removal-least"], tmp_path, **asked)
+    assert mine.read_text() == log.read_text() == "kept"
+
+
+def test_weights_without_the_checkpoint_they_came_from_are_not_written_over(finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    (folder / LAST).unlink()
+    before = {name: (folder / name).read_bytes() for name in (BEST, MODEL)}
+    with pytest.raises(ValueError, match=r"holds model.safetensors without last.ckpt"):
+        train("digits", folder, seed=1, **SMALL)
+    assert {name: (folder / name).read_bytes() for name in (BEST, MODEL)} == before
 
 
 @pytest.mark.parametrize("name", [LAST, BEST])

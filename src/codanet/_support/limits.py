@@ -15,6 +15,14 @@ MOST_SAMPLES = 1_000_000  # masks, steps or samples that a method takes of a pic
 MOST_YAML, MOST_NESTING = 2**20, 8  # bytes and levels of a file of settings
 
 
+def memory() -> int | None:
+    """Bytes of this machine, where it tells."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
+        return None
+
+
 def shown(value: object, most: int = 80) -> str:
     """A value for a message: repr, cut where it is long or deep."""
     brief = reprlib.Repr()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from codanet._support.errors import DoesNotFit
 from codanet._support.limits import MOST_SAMPLES
 from codanet._support.numbers import check_whole
 
@@ -127,12 +128,12 @@ def _check_activations(task: Task) -> None:
             handle.remove()
     what = type(task.model).__name__
     if reused := [name for name, number in calls.items() if number > 1]:
-        raise ValueError(
+        raise DoesNotFit(
             f"DeepLIFT needs every activation to be a module of its own, but {what} uses {reused[0]!r} "
             f"{calls[reused[0]]} times: give each place its own module, or choose another method"
         )
     if watch.found:
-        raise ValueError(
+        raise DoesNotFit(
             f"DeepLIFT needs activations as modules, but {what} calls {', '.join(sorted(watch.found))} as a function: "
             "use modules such as nn.ReLU, or choose another method"
         )

@@ -157,6 +157,11 @@ def prepare(
         inputs = _decoded(inputs) if space == "image" else inputs
     task = Task(model, inputs, torch.empty(0), baseline(model, inputs), seed, batch_size, advance)
     logits = _first_logits(task, len(inputs) if target is None else 1)
+    # of a class that is given, one image among others may have none: that is told by its map
+    if not logits.isfinite().all() and (target is None or _damaged(task)):
+        raise ValueError(
+            f"{type(model).__name__} gives logits that are not finite: its weights are damaged, or the images too large"
+        )
     names = getattr(model, "class_names", None)
     wanted, several = resolve_targets(target, len(inputs), logits.shape[1], names)
     classes = logits.argmax(1, keepdim=True) if wanted is None else wanted.to(inputs.device)
@@ -189,6 +194,11 @@ def _checked_images(model: nn.Module, images: Tensor) -> Tensor:
     return images.detach().to(like.dtype, copy=True)
 
 
+def _damaged(task: Task) -> bool:
+    """Whether there are no logits even of a picture without a pixel."""
+    return not task.logits(task.baseline.expand_as(task.inputs[:1]).contiguous()).isfinite().all()
+
+
 def _first_logits(task: Task, number: int) -> Tensor:
     """The logits of the first images; the very first shows whether the model takes such images and is a classifier."""
     name = type(task.model).__name__
@@ -200,7 +210,4 @@ def _first_logits(task: Task, number: int) -> Tensor:
     if not isinstance(probe, Tensor) or probe.ndim != 2 or len(probe) != 1:
         what = f"shape {list(probe.shape)}" if isinstance(probe, Tensor) else type(probe).__name__
         raise ValueError(f"{name} gives {what} for one image: a classifier gives logits [N, classes]")
-    logits = task.logits(task.inputs[:number]) if number > 1 else probe
-    if not logits.isfinite().all():
-        raise ValueError(f"{name} gives logits that are not finite: its weights are damaged, or the images too large")
-    return logits
+    return task.logits(task.inputs[:number]) if number > 1 else probe

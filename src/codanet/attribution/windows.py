@@ -8,6 +8,7 @@ from math import ceil
 import torch
 from torch import Tensor
 
+from codanet._support.errors import DoesNotFit
 from codanet._support.numbers import check_whole
 
 
@@ -22,7 +23,7 @@ class Windows:
     def over(cls, size: tuple[int, int], window: int, stride: int) -> Windows:
         """Of `window` x `window` pixels, `stride` from one to the next; every pixel is in one at least."""
         if window > min(size):
-            raise ValueError(f"a window of {window} does not fit into images of {size[0]}x{size[1]}: take a smaller")
+            raise DoesNotFit(f"a window of {window} does not fit into images of {size[0]}x{size[1]}: take a smaller")
         return cls(*(_covered(side, window, stride) for side in size))
 
     def to(self, device: torch.device) -> Windows:

@@ -23,6 +23,7 @@ import torch
 
 from .._support.allocator import KEEPING
 from .._support.files import replacing
+from .._support.limits import memory
 from .._support.version import __version__
 from ..models.zoo import create_model, list_models
 from . import measurement
@@ -243,11 +244,11 @@ def _compiling(first: Sequence[float], values: Sequence[float]) -> Job:
 def _machine() -> dict[str, Any]:
     info = Path("/proc/cpuinfo")
     names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.is_file() else []
-    ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    ram = memory()
     return {
         "cpu": names[0].partition(":")[2].strip() if names else platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
-        "ram_gib": round(ram / 2**30, 1),
+        "ram_gib": ram and round(ram / 2**30, 1),
         "load_before": round(os.getloadavg()[0], 2),  # other work at the start spoils timings
     }
 

@@ -29,6 +29,7 @@ LIMIT_BYTES = 4 * 2**30
 VERSION = 1
 DONE = 1 << 32  # added to the checksum of an entry that is there
 NUMBER = np.dtype(np.float16)
+OURS = ("index.json", "features.bin", "checksums.bin", ".codanet-")  # how the names in such a folder begin
 
 
 def views_within(limit: int, pictures: int, shape: Sequence[int], wanted: int, others: int = 0) -> int:
@@ -51,6 +52,9 @@ class FeatureCache:
     def _opened(self) -> tuple[NDArray[np.float16], NDArray[np.uint64]]:
         described = self.folder / "index.json"
         if self.folder.exists() and not self._fits(described):
+            strange = [path.name for path in self.folder.iterdir() if not path.name.startswith(OURS)]
+            if strange:
+                raise DataError(f"'{self.folder}' holds {strange[0]!r}, which is no feature: choose another output")
             warnings.warn(f"the features in '{self.folder}' are of other settings and are made again", stacklevel=4)
             self.remove()
         new = not described.is_file()

@@ -15,7 +15,10 @@ from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from codanet._support.errors import DataError
+from codanet._support.limits import memory
 from codanet.data.image import decode, fit, size_pair, to_tensor
+
+NUMBERS_AT_ONCE = 1 << 26  # of resized images, as float32
 
 Batch = tuple[Tensor, Tensor]
 
@@ -275,16 +278,23 @@ def resized(images: Tensor, size: int | tuple[int, int] | None) -> Tensor:
     """uint8 [N, C, H, W] at another size: shorter side resized (antialiased), centre cut."""
     if size is None or (pair := size_pair(size)) == tuple(images.shape[2:]):
         return images
-    height, width = images.shape[2:]
+    number, channels, height, width = images.shape
+    needed, there = number * channels * pair[0] * pair[1], memory()
+    if there is not None and needed > there:
+        raise DataError(
+            f"{number} images of {pair[0]}x{pair[1]} take {needed >> 30} GiB and this machine has {there >> 30}: "
+            "choose a smaller size"
+        )
     scale = max(pair[0] / height, pair[1] / width)
     inner = (max(pair[0], round(height * scale)), max(pair[1], round(width * scale)))
     top, left = (inner[0] - pair[0]) // 2, (inner[1] - pair[1]) // 2
-    result = torch.empty((len(images), images.shape[1], *pair), dtype=torch.uint8)
-    for start in range(0, len(images), 1024):
-        block = images[start : start + 1024].float()
+    result = torch.empty((number, channels, *pair), dtype=torch.uint8)
+    at_once = min(1024, max(1, NUMBERS_AT_ONCE // (channels * inner[0] * inner[1])))
+    for start in range(0, number, at_once):
+        block = images[start : start + at_once].float()
         larger = interpolate(block, inner, mode="bilinear", antialias=True, align_corners=False)
         cut = larger[:, :, top : top + pair[0], left : left + pair[1]]
-        result[start : start + 1024] = cut.round().clamp(0, 255)
+        result[start : start + at_once] = cut.round().clamp(0, 255)
     return result
 
 

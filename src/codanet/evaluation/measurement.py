@@ -182,7 +182,7 @@ class Measurement:
             return [replace(metric.run(sample), metric=metric.name)]  # whatever a metric of one's own calls itself
         except DoesNotFit as error:
             self.refused.add(key)
-            self.remark(f"{error}, {key[0]}, {method_title(key[1])}: it is left out.")
+            self.remark(f"{metric.title} of {method_title(key[1])} is left out for {key[0]}: {error}.")
             return []
 
     def _sample(self, label: str, **given: Any) -> Sample:
@@ -245,7 +245,12 @@ class Measurement:
             indices = self.samples[start:stop]
             images, labels, _ = self.pictures[label].read(indices)
             timed, found = Timed(method), list[Record]()
-            maps = maps_of(timed, self.models[label], images, labels)
+            try:
+                maps = maps_of(timed, self.models[label], images, labels)
+            except DoesNotFit as error:
+                self.refused |= set(keys)
+                self.remark(f"{method_title(name)} cannot be used on {label}: {error}.")
+                return []
             sample = self._sample(
                 label,
                 indices=indices,

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from .._support.files import file_digest
+from .._support.files import expanded, file_digest
 from .._support.messages import nearest
 from ..data import ImageData, check_alone, load_data, picture_folder
 from ..data.photographs import load_photographs
@@ -36,6 +36,7 @@ def load_models(names: Sequence[str]) -> tuple[dict[str, nn.Module], dict[str, d
         label = short_name(name, names)
         kind, colon, path = name.partition(":")
         if colon and kind in RESNETS:
+            path = path if path == "official" else str(expanded(path))  # as a shell does not after a colon
             models[label] = RESNETS[kind](weights=path).eval()
         elif colon and not Path(name).exists():
             raise ValueError(f"unknown kind of model {kind!r} in {name!r}{nearest(kind, RESNETS)}, or a path")
@@ -97,7 +98,7 @@ def read_data(
 def split_seeds(models: dict[str, nn.Module]) -> list[int]:
     """Of the splits between training and held-out pictures of a folder, as the models' trainings drew them."""
     said = (_settings(model).get("seed") for model in models.values() if isinstance(model, CoDANet | Peer))
-    return sorted({seed if isinstance(seed, int) else 0 for seed in said}) or [0]
+    return sorted({seed if isinstance(seed, int) and 0 <= seed < 2**63 else 0 for seed in said}) or [0]
 
 
 def fitting(label: str, model: nn.Module, data: ImageData, train: bool) -> Pictures:

@@ -24,6 +24,7 @@ from .._support.messages import reason
 from .._support.settled import settle
 from ..metrics import Scores
 
+SETTINGS = "evaluation.json"  # what was asked for
 LINES, RESULTS = "records.jsonl", "results.json"  # as the work goes on, and in the end
 
 Key = tuple[str, str, str]  # model, method, metric
@@ -55,8 +56,14 @@ class Records:
         self._read: dict[Path, int] = {}  # how much of each file
         try:
             with crew.settling() as only:
-                in_use = bool(self._files()) or not only
-                settle(self.folder, settings, "an evaluation", in_use=in_use, joined="models")
+                records = self._files()
+                if records and not (self.folder / SETTINGS).is_file():
+                    raise ValueError(
+                        f"{self.folder} holds {records[0].name} without {SETTINGS}, which tells how it was made: "
+                        "choose another --output"
+                    )
+                in_use = bool(records) or not only
+                settle(self.folder, SETTINGS, settings, "an evaluation", in_use=in_use, joined="models")
                 self.refresh()
                 if self._own.is_file():
                     os.truncate(self._own, self._read[self._own])
@@ -77,11 +84,10 @@ class Records:
             for number, line in enumerate(content[:whole].splitlines(), 1):
                 try:
                     self._keep(_decoded(parse_json(line)))
-                except (ValueError, KeyError, TypeError) as error:
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
                     after = f" after byte {before}" if before else ""
                     raise ValueError(
-                        f"line {number}{after} of {path} is damaged ({type(error).__name__}): choose another --output, "
-                        "or delete that folder"
+                        f"line {number}{after} of {path} is damaged ({type(error).__name__}): choose another --output"
                     ) from None
             self._read[path] = before + whole
 

@@ -44,7 +44,12 @@ class Row:
 
 def _plain(value: object, kind: Any) -> Any:
     if kind is float:
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        try:
+            return float(value)
+        except OverflowError:  # a whole number beyond all floats
+            return None
     if kind in (str, bool):
         return value if isinstance(value, kind) else None
     if kind is int:

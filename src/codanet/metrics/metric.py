@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
+from .._support.errors import DoesNotFit as DoesNotFit
 from ..data.pictures import Pictures
 from ..data.tiling import Grids
 from .maps import Attribute, contributions
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
 # around the object of each image; grids: grids of images, and the method; method: the images and the method itself
 Need = Literal["predictions", "maps", "boxes", "grids", "method"]
 POINTS = 129  # on a removal curve: every second pixel of the least or most important quarter of a 32x32 image
-
-
-class DoesNotFit(ValueError):
-    """A metric cannot be measured on this model with this method; the evaluation leaves it out and says so."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class Scores:
     unit: int = 1
 
     def __post_init__(self) -> None:
-        if len(self.notes) != len(self.values) or len(self.values) % self.unit:
+        if len(self.notes) != len(self.values) or self.unit < 1 or len(self.values) % self.unit:
             raise ValueError(
                 f"{len(self.values)} values with {len(self.notes)} notes in units of {self.unit}: give a note per "
                 "value, and whole units"

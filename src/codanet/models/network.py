@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..dau import CHUNK_NUMBERS, DAUConv2d, Rescale
 from .architectures import Layer
+from .claims import checked_names, checked_size
 from .explanation import Explanation, Target, resolve_targets
 from .linear_map import LinearMap
 from .self_explaining import SelfExplaining
@@ -99,16 +100,7 @@ class CoDANet(SelfExplaining):
             raise ValueError("a CoDANet was given no layers: it needs at least one, whose units are the classes")
         if not isinstance(temperature, (int, float)) or not (math.isfinite(temperature) and temperature > 0):
             raise ValueError(f"temperature is {temperature!r}: it must be a positive number, 1000 for example")
-        if isinstance(image_size, int):
-            image_size = (image_size, image_size)
-        if image_size is not None and not (
-            len(image_size) == 2 and all(isinstance(side, int) and side > 0 for side in image_size)
-        ):
-            raise ValueError(
-                f"image_size is {image_size!r}: it must be the height and width in pixels, or None for any"
-            )
-        if not isinstance(image_channels, int) or image_channels < 1:
-            raise ValueError(f"image_channels is {image_channels!r}: it must be 1 for grey, 3 for RGB, or more")
+        image_size = checked_size(image_size, image_channels)
         if not isinstance(name, str) or not isinstance(logit_bias, (int, float)) or not math.isfinite(logit_bias):
             raise ValueError(f"name is {name!r} and logit_bias {logit_bias!r}: they must be a text and a finite number")
         self.architecture = tuple(layers)
@@ -116,7 +108,7 @@ class CoDANet(SelfExplaining):
         self.image_channels, self.image_size = image_channels, image_size
         self.temperature, self.logit_bias = float(temperature), float(logit_bias)
         self.rescale, self.name = rescale, name
-        self.class_names = self._checked_names(class_names)
+        self.class_names = checked_names(class_names, self.num_classes)
         self.provenance = dict(provenance or {})
         channels = [2 * image_channels, *(layer.units for layer in layers)]
         self.layers = nn.ModuleList(
@@ -132,11 +124,6 @@ class CoDANet(SelfExplaining):
             )
             for i, layer in enumerate(layers)
         )
-
-    def _checked_names(self, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        if names is not None and len(names) != self.num_classes:
-            raise ValueError(f"{len(names)} class names were given for {self.num_classes} classes: give one for each")
-        return None if names is None else tuple(str(name) for name in names)
 
     @property
     def dau_layers(self) -> tuple[DAUConv2d, ...]:

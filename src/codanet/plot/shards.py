@@ -116,7 +116,7 @@ def explain_into(
                     f"{folder} holds maps-*.parquet without {SETTINGS}, which tells what is in them: choose another "
                     "--output, or delete them"
                 )
-            settle(folder, settings, "explanations", in_use=shards or not only, name=SETTINGS)
+            settle(folder, SETTINGS, settings, "explanations", in_use=shards or not only)
         try:
             _fill(model, paths, crew, settings, targets, quiet)
             return _manifest(folder, settings, names, write=place.rank == 0)

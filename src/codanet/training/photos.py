@@ -1,10 +1,12 @@
 """Training on photographs: the features of every view computed once, and Dynamic Alignment layers on them."""
 
 import dataclasses
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,16 @@ COARSEST = 16  # layers of stride 2 bring finer features here
 CALIBRATED_ON = 500  # photographs, from which the spread of every channel is taken
 UPDATES = 16  # in an epoch at least: smaller batches for a small folder, which would be left unsure after a few
 TIMED = 8  # views after which the time for all is foretold
+PARTS = ("train", "val")  # folders of features
 Say = Callable[[str], None]
+
+
+def forget_features(folder: Path) -> None:
+    """Of a run that has ended, and nothing else that may lie beside them."""
+    for part in PARTS:
+        shutil.rmtree(folder / FEATURES / part, ignore_errors=True)
+    with suppress(OSError):  # something of somebody's is in it, or it is gone
+        (folder / FEATURES).rmdir()
 
 
 def check_backbone(settings: Settings) -> None:
@@ -136,7 +147,7 @@ def featured(model: HybridNet, data: ImageData, settings: Settings, folder: Path
         name: FeatureCache(
             folder / FEATURES / name, {**made_of, "pictures": split.digest()}, count, len(split), tuple(shape)
         )
-        for name, split, count in (("train", data.train, views), ("val", data.val, 1))
+        for name, split, count in zip(PARTS, (data.train, data.val), (views, 1), strict=True)
     }
     total = sum(len(cache.missing()) for cache in caches.values())
     forecast = Forecast(total, _training_seconds(model, parts, shape, settings, len(data.train)), say)

@@ -89,7 +89,12 @@ def resumable(folder: Path, after: dict[str, Any]) -> Path | None:
         if other:
             differences = ", ".join(f"{key} {before.get(key)!r} instead of {after[key]!r}" for key in other)
             raise ValueError(f"{folder} holds a run with {differences}: choose another --output, or delete that folder")
-    return last if last.is_file() else None
+        return last
+    if (folder / MODEL).is_file():
+        raise ValueError(
+            f"{folder} holds {MODEL} without {LAST}, from which a run goes on: choose another --output, or move it away"
+        )
+    return None
 
 
 def images_of(settings: Settings) -> ImageData:

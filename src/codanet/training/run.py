@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import platform
-import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -26,10 +25,10 @@ from ..models.hybrid import HybridNet
 from ..models.network import CoDANet
 from ..models.weights import save
 from .module import Classification
-from .photos import calibrate, featured, finished
+from .photos import calibrate, featured, finished, forget_features
 from .preparation import check, check_writable, images_of, resumable, untrained
 from .recipe import Recipe, load_recipe
-from .run_files import BEST, FEATURES, MAPS, MODEL, SETTINGS
+from .run_files import BEST, MAPS, MODEL, SETTINGS
 from .settings import Settings, changed
 from .trainer import few_words, make_trainer
 from .warm_start import Start, begin, check_unseen, read_start, unfinished
@@ -169,7 +168,7 @@ def _alone(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
     described = dataclasses.asdict(settings) | {"data_checksum": data.checksum}
     checkpoint = resumable(folder, described)
     if settings.backbone and checkpoint and (before := finished(settings, folder)):
-        shutil.rmtree(folder / FEATURES, ignore_errors=True)
+        forget_features(folder)
         accuracy, recall = before["val_accuracy"], before["val_recall"]
         hours = before.get("stages", [before])[-1]["hours"]  # without those of the stages that it started from
         return Result(folder, folder / MODEL, accuracy, settings.epochs, hours, settings, recall)
@@ -200,7 +199,8 @@ def _alone(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
     result = Result(folder, folder / MODEL, accuracy, settings.epochs, module.seconds / 3600, settings, module.recall)
     if trainer.is_global_zero:
         save(model.eval(), result.weights, provenance=_provenance(name, module, result))
-        shutil.rmtree(folder / FEATURES, ignore_errors=True)
+        if settings.backbone:
+            forget_features(folder)
     return result
 
 

@@ -48,7 +48,8 @@ def make_trainer(
 ) -> Trainer:
     several = settings.devices * settings.nodes > 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1
     bar = None if quiet else training_bar()
-    start = str(len(list((folder / LOGS).glob("*"))) + 1)  # a resumed run leaves the logs before it alone
+    before = [int(log.name) for log in (folder / LOGS).glob("*") if log.name.isdecimal()]
+    start = str(max(before, default=0) + 1)  # a resumed run leaves the logs before it alone
     callbacks: list[Any] = [Stops(heard), Checkpoints(folder, described)]
     callbacks += [ContributionMaps(folder, settings.maps_every)]
     callbacks += [] if quiet else [bar or Lines()]

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..claims import checked_names, checked_size
 from ..network import LOGIT_BIAS
 
 
@@ -39,10 +40,9 @@ class Peer(nn.Module):
         provenance: Mapping[str, Any] | None = None,
     ):
         super().__init__()
-        if class_names is not None and len(class_names) != num_classes:
-            raise ValueError(f"{len(class_names)} class names were given for {num_classes} classes: give one for each")
         self.name, self.num_classes, self.image_channels = name, num_classes, image_channels
-        self.image_size, self.class_names = image_size, class_names
+        self.image_size = checked_size(image_size, image_channels)
+        self.class_names = checked_names(class_names, num_classes)
         self.provenance = dict(provenance or {})
 
     @property
