@@ -11,14 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from codanet.dau import DAUConv2d
-from codanet.models.classifier import baseline, probabilities
+from codanet.models.classifier import at_once, baseline, probabilities
 from codanet.models.explanation import Target, resolve_targets
 from codanet.models.hybrid import HybridNet
 from codanet.models.peers.bcos import BcosConv2d
 from codanet.models.self_explaining import SelfExplaining
 
-FORWARD_PIXELS = 1 << 17  # the pixels of (perturbed) images that go through a model at a time: 128 images of 32x32
-GRADIENT_PIXELS = 1 << 14  # the same where a gradient keeps every activation: 16 images of 32x32
+GRADIENT_PIXELS = 1 << 14  # that go through a model at a time where a gradient keeps every activation: 16 of 32x32
 LAYERS = (nn.Conv2d, DAUConv2d, BcosConv2d)  # that make a map
 
 Advance = Callable[[float], None]
@@ -43,7 +42,7 @@ class Task:
     @property
     def forward_batch(self) -> int:
         """How many images go through the model at once without gradients."""
-        return self.batch_size or max(1, FORWARD_PIXELS // (self.size[0] * self.size[1]))
+        return at_once(self.inputs, self.batch_size)
 
     @property
     def gradient_batch(self) -> int:

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from ..attribution import Contributions, Registered
 from ..models.classifier import like
+from .scores import CONSTANT, NOT_FINITE
 
 # (model, images [N, C, H, W] in [0, 1], targets [N]) to maps [N, H, W]
 Attribute = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -31,3 +32,14 @@ def maps_of(attribute: Attribute | Tensor, model: nn.Module, images: Tensor, tar
         shape = list(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
         raise ValueError(f"the maps are {shape} for images {list(images.shape)}: they must be {list(wanted)}")
     return maps.detach().double().cpu()
+
+
+def oddities(maps: Tensor) -> tuple[Tensor, tuple[str, ...]]:
+    """Which maps [N, H, W] are finite, and a note on every one that is not, or that ranks no pixel before another."""
+    numbers = maps.flatten(1)
+    finite, flat = numbers.isfinite().all(1), (numbers == numbers[:, :1]).all(1)
+    notes = (
+        NOT_FINITE if not good else CONSTANT if same else ""
+        for good, same in zip(finite.tolist(), flat.tolist(), strict=True)
+    )
+    return finite, tuple(notes)

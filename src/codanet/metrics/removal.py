@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from ..models.classifier import baseline, network_input
 from .curves import pixel_counts, places, probability_curves
-from .maps import Attribute, checked_targets, maps_of
+from .maps import Attribute, checked_targets, maps_of, oddities
 from .metric import POINTS, Metric, Sample
-from .scores import CONSTANT, NOT_FINITE, Scores
+from .scores import Scores
 
 SHARE = 0.25  # the part of the pixels that is removed
 
@@ -76,18 +76,13 @@ def replacement_curves(
     batch_size: int | None,
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Curves [N, K], NaN for a map that is not finite, and a note on every map that is odd."""
-    finite = maps.flatten(1).isfinite().all(1)
-    flat = (maps.flatten(1) == maps.flatten(1)[:, :1]).all(1)
+    finite, notes = oddities(maps)
     curves = torch.full((len(maps), len(counts)), torch.nan, dtype=torch.float64)
     if finite.any():
         order = places(maps[finite], largest_first=first == "most", seed=seed)
         after = after.expand_as(before)[finite]
         curves[finite] = probability_curves(model, before[finite], after, order, counts, targets[finite], batch_size)
-    notes = (
-        NOT_FINITE if not good else CONSTANT if same else ""
-        for good, same in zip(finite.tolist(), flat.tolist(), strict=True)
-    )
-    return curves, tuple(notes)
+    return curves, notes
 
 
 def _run(first: Literal["least", "most"]) -> Callable[[Sample], Scores]:

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from .._support.extras import optional
 from ..models.classifier import logits_of, network_input, probabilities
 from .curves import places
-from .maps import Attribute, checked_targets, maps_of
+from .maps import Attribute, checked_targets, maps_of, oddities
 from .metric import Metric
-from .scores import CONSTANT, NOT_FINITE, Scores
+from .scores import Scores
 
 SHARES = tuple(step / 10 for step in range(1, 10))  # how much of the picture is removed
 NOISE = 0.01
@@ -90,8 +90,7 @@ def road(
             "so take the normalisation into the model"
         )
     maps = maps_of(attribute, model, images, targets)
-    finite = maps.flatten(1).isfinite().all(1)
-    flat = (maps.flatten(1) == maps.flatten(1)[:, :1]).all(1)
+    finite, notes = oddities(maps)
     order = places(maps.nan_to_num(), largest_first=True, seed=seed)  # [N, H·W]
     generator = torch.Generator().manual_seed(seed)
     noise = NOISE * torch.randn(images.shape[1:], generator=generator, dtype=torch.float64)
@@ -102,10 +101,6 @@ def road(
         logits = logits_of(model, network_input(model, filled.to(images.dtype)), batch_size)
         curves[:, step] = probabilities(model, logits).gather(1, chosen[:, None])[:, 0]
     curves = curves.masked_fill(~finite[:, None], torch.nan)
-    notes = tuple(
-        NOT_FINITE if not good else CONSTANT if same else ""
-        for good, same in zip(finite.tolist(), flat.tolist(), strict=True)
-    )
     return Scores("road", curves.mean(1), notes, {"curve": curves}, torch.tensor(SHARES, dtype=torch.float64))
 
 
