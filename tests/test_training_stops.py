@@ -18,7 +18,7 @@ from codanet.training import train
 from codanet.training.callbacks import Divergence
 from codanet.training.checkpoint import read_checkpoint
 from codanet.training.module import Classification
-from codanet.training.preparation import check
+from codanet.training.preparation import LAUNCHED, check
 from codanet.training.run_files import LAST
 from codanet.training.settings import Settings
 from processes import COMMAND, Forked
@@ -278,6 +278,13 @@ def test_a_damaged_picture_alone_in_its_batch_is_left_out(pictures, tmp_path, mo
     module.trainer = SimpleNamespace(world_size=2)
     with pytest.raises(DataError, match="no readable picture in its batch"):
         module.training_step(nothing, 0)
+
+
+def test_nodes_that_nobody_started_are_not_waited_for(recipe, tmp_path, monkeypatch):
+    for name in LAUNCHED:
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ValueError, match="2 nodes were asked for, but nothing has started this process as one of"):
+        train(recipe, tmp_path / "run", nodes=2, batch_size=8)
 
 
 def test_an_accelerator_that_is_not_there(recipe, tmp_path):

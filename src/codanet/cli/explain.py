@@ -64,7 +64,7 @@ def parser() -> Parser:
         help="map, overlay on the image, or weights in colour (default: map; overlay for photographs on a backbone)",
     )
     parser.add_argument(
-        "--palette", choices=PALETTES, help="orange-purple if red and green are hard to tell (red-blue)"
+        "--palette", choices=PALETTES, help="orange-purple if red and green are hard to tell apart (red-blue)"
     )
     parser.add_argument("--scale", type=positive(float), metavar="V", help="colours from -V to V logits, on every page")
     parser.add_argument("--start", type=float, default=0.0, metavar="SECONDS", help="where in a film to start")

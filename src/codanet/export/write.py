@@ -49,9 +49,9 @@ def export(
 
     The file takes `image` [N, C, H, W] in [0, 1] and `target` [N] (int64, -1 for the predicted class), and gives
     `logits` [N, classes] and `contributions` [N, H, W], which add up to the target's logit less b0; those of a hybrid
-    are [N, h, w], one for every position of its features. It is compared with
-    PyTorch, on pictures and noise, before it is kept. A file cannot refuse: for a target that is no class all
-    contributions are 0, for a NaN in an image everything is NaN, and values outside [0, 1] are computed with.
+    are [N, h, w], one for every position of its features. It is compared with PyTorch, on pictures and noise, before
+    it is kept. A file cannot refuse: for a target that is no class all contributions are 0, for a NaN in an image all
+    its outputs are NaN, and values outside [0, 1] are computed with.
 
     Args:
         model: A CoDANet whose rescaling has a name; on any device, in any precision. The file computes in float32.

@@ -1,6 +1,7 @@
 """Before a run trains: wrong settings, full disks and other runs are told of; data and network are made."""
 
 import dataclasses
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -21,6 +22,9 @@ from .photos import build, check_backbone, load_pictures
 from .run_files import BEST, LAST, MODEL, SETTINGS
 from .settings import FREE, OF_CODA_NETS, Settings
 
+# what torchrun, SLURM, LSF, or whoever starts Lightning by hand, sets
+LAUNCHED = ("MASTER_ADDR", "NODE_RANK", "SLURM_NTASKS", "LSB_JOBID")
+
 
 def check(settings: Settings, folder: Path) -> None:
     """What can be said before any data are fetched."""
@@ -32,6 +36,11 @@ def check(settings: Settings, folder: Path) -> None:
     augmentation(settings.augmentation, 32)
     if settings.backbone:
         check_backbone(settings)
+    if settings.nodes > 1 and not any(name in os.environ for name in LAUNCHED):
+        raise ValueError(
+            f"{settings.nodes} nodes were asked for, but nothing has started this process as one of several: use "
+            "torchrun or SLURM on every node"
+        )
     if settings.precision == "bf16-mixed" and settings.accelerator in ("auto", "cpu"):
         check_bfloat16()
     pictures = picture_folder(settings.data)

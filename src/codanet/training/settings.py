@@ -27,7 +27,7 @@ class Settings:
         backbone: A pre-trained network whose features the layers see, for photographs: efficientnet_lite0 or resnet56.
             Without one the model sees pixels.
         layer: Where the backbone is cut, such as blocks.10; its usual place if not given.
-        head: Of the layers on a backbone, below the classes: units/rank/kernel of each.
+        head: The layers between backbone and classes: units/rank/kernel of each.
         encoding: How features enter the layers: signed, or split into their positive and negative parts.
         finetune: Train the last blocks of the backbone, too: two to three times as long, and no gain on TrashNet.
         views: Windows of every photograph, mirrored or not and in slightly other colours, whose features are kept.
@@ -35,11 +35,11 @@ class Settings:
         rescale: sq, l2 or l1.
         temperature: T of the loss; the model's own if not given.
         regularisation: λ, the weight of the mean |W| in the loss.
-        wrong_evidence: The weight, in the loss, of what speaks anywhere in an image for a class that it is not of.
+        wrong_evidence: The weight, in the loss, of evidence anywhere in an image for classes that it is not of.
         temperature_from: Where T starts, to rise to `temperature` over the first four fifths; no rise if not given.
         augmentation: none, crop, flip-crop, flip-crop-cutout, randaugment or imagenet.
         grow_from: The side of the pictures at first; they grow to their own size in steps. No growth if not given.
-        grow_until: The share of the run after which they have it.
+        grow_until: The share of the run after which pictures have their full size.
         mosaic: The share of batches whose images are put together, four to a picture with all their labels.
         erase: The largest share of an image's pixels to be taken out at random, zero where the network computes, as the
             metrics remove them; the share is drawn anew for every image.
@@ -57,9 +57,9 @@ class Settings:
         warmup_from: Where that rise starts.
         seed: Of everything random.
         precision: 32-true, bf16-mixed, 16-mixed or 64-true.
-        compile: auto, on or off: compile the network with torch.compile; auto does for runs that win its minute back
-            where a C++ compiler is at hand.
-        recompute: Keep less for the backward pass: up to four times less, for a sixth to a quarter more arithmetic.
+        compile: auto, on or off: compile the network with torch.compile; auto does if there is a C++ compiler and the
+            run is long enough to repay the minutes it takes.
+        recompute: Keep several times less for the backward pass, for up to a third more arithmetic.
         accelerator: auto, cpu, gpu or mps.
         devices: Processes per machine.
         nodes: Machines.
