@@ -107,6 +107,7 @@ def load(path: str | os.PathLike[str]) -> CoDANet:
         ValueError: If there is no such file, or it is damaged or of another kind.
 
     Examples:
+        >>> import codanet, torch
         >>> codanet.export(codanet.load("cifar10"), "cifar10.onnx").path
         PosixPath('cifar10.onnx')
         >>> codanet.export.load("cifar10.onnx").explain(torch.rand(1, 3, 32, 32)).pixels.shape

@@ -72,8 +72,8 @@ def page(
     Raises:
         ValueError: for what cannot be shown or written, and if the engine cannot be had.
 
-    Example:
-        >>> codanet.export.page({"cifar10": codanet.load("cifar10")}, "why.html").path
+    Examples:
+        >>> codanet.export.page({"cifar10": codanet.load("cifar10")}, "why.html").path  # doctest: +SKIP
         PosixPath('why.html')
     """
     path = _checked(models, data, expanded(path))

@@ -65,7 +65,8 @@ def export(
     Raises:
         ValueError: for what cannot be exported or written, and if the file does not say what the model says.
 
-    Example:
+    Examples:
+        >>> import codanet
         >>> codanet.export(codanet.load("cifar10"), "cifar10.onnx").differences.small
         True
     """
