@@ -24,10 +24,11 @@ MAKERS = {
 }
 NOTES = """\
 Medians, with (best, n) beside them; every measurement in its own process. *Published form*: w(x) made by a 1x1
-convolution, then multiplied and summed. *Products alone*: the matrix products and convolutions of codanet's eager work,
-recorded and done again with nothing between them, which bounds what the rest could ever gain. *Products and passes*:
-the same, and what goes into them is written once and what comes out is read once, the least that operations apart from
-the products can do."""
+convolution, then multiplied and summed. *Before*: another version of the package, such as one with another layer.
+*Products alone*: the matrix products and convolutions of codanet's eager work, recorded and done again with nothing
+between them, which bounds what eager operations beside them could ever gain. *Products and passes*: the same, and what
+goes into them is written once and what comes out is read once, the least that operations apart from the products can
+do."""
 
 
 def markdown(result: dict[str, Any]) -> str:
