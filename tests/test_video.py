@@ -212,7 +212,7 @@ def test_cut_short_in_the_middle(gif, tmp_path):
     noise = [Image.effect_noise((64, 64), 90).convert("RGB") for _ in range(3)]
     noise[0].save(gif, save_all=True, append_images=noise[1:], duration=50)
     content = gif.read_bytes()
-    gif.write_bytes(content[: len(content) * 2 // 3])
+    gif.write_bytes(content[: len(content) // 2])  # within the second of three frames of about the same length
     with pytest.raises(DataError, match="damaged at frame"):
         list(frames(gif))
     for missing in (tmp_path / "none.gif", tmp_path):
