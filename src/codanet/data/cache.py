@@ -22,20 +22,29 @@ def stored(path: Path, build: Callable[[], dict[str, Tensor]]) -> tuple[dict[str
 
     Of several processes that miss them, one builds them and the others wait.
     """
-    tensors = kept(path)
+    tensors = _read(path)
     if tensors is not None:
         return tensors
     with ExitStack() as stack:
         with suppress(OSError):  # what cannot be written will not be kept, and needs no lock
             path.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(alone(path.with_name(f".{path.name}.lock"), f"'{path}'", wait=True))
-        tensors = kept(path)
+        tensors = _read(path)
         if tensors is None and path.is_file():
             warnings.warn(f"the stored data in '{path}' are damaged and are built again", stacklevel=2)
         return tensors or _built(path, build)
 
 
-def kept(path: Path) -> tuple[dict[str, Tensor], str] | None:
+def readable(path: Path) -> bool:
+    """Whether they are there, by their header alone, which knows how long the file is."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return "checksum" in (file.metadata() or {})
+    except (SafetensorError, OSError):
+        return False
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], str] | None:
     """None if they are missing or damaged."""
     try:
         with safe_open(path, framework="pt") as file:

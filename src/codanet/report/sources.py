@@ -13,7 +13,7 @@ from .._support.download import cache_root
 from .._support.files import expanded
 from .._support.limits import read_json as limited_json
 from ..data import ImageData, canonical, load_data
-from ..data.cache import kept
+from ..data.cache import readable
 from ..data.photographs import load_photographs
 from ..data.split import held_out
 from ..evaluation.records import LINES, RESULTS
@@ -89,7 +89,7 @@ def images(settings: Mapping[str, Any], checksum: object, root: Path | None = No
     else:
         place = root or (expanded(str(settings["root"])) if settings.get("root") else None)
         # a damaged one would be fetched again
-        here = place.exists() if place is not None else kept(cache_root() / f"{known}.safetensors") is not None
+        here = place.exists() if place is not None else readable(cache_root() / f"{known}.safetensors")
     if not here:
         return Images(missing=f"The images of {name or 'the data set'} are not on this machine")
     size, seed = _size(settings.get("image_size")), settings.get("seed")
