@@ -8,15 +8,20 @@ from .files import replacing
 from .limits import read_json
 
 
-def settle(folder: Path, name: str, settings: dict[str, Any], what: str, *, in_use: bool, joined: str = "") -> None:
+def settle(
+    folder: Path, name: str, settings: dict[str, Any], what: str, *, done: str, others: bool, joined: str = ""
+) -> None:
     """Keep the settings, or refuse others than those of the work that is there, or being done.
 
     name: of the file.
-    in_use: whether there is any; what an empty folder says of itself does not count.
+    done: the file that shows that there is work; "" if there is none, when what a folder says of itself does not count.
+    others: whether some are at it.
     joined: the name of a setting that is a mapping to which more may be added, but nothing changed.
     """
     path, given = folder / name, json.loads(json.dumps(settings))  # as they are read back
-    if path.is_file() and in_use:
+    if done and not path.is_file():
+        raise ValueError(f"{folder} holds {done} without {name}, which tells how it was made: choose another --output")
+    if path.is_file() and (done or others):
         try:
             before = dict(read_json(path))
             known = dict(before.get(joined, {}))

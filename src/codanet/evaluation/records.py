@@ -56,14 +56,8 @@ class Records:
         self._read: dict[Path, int] = {}  # how much of each file
         try:
             with crew.settling() as only:
-                records = self._files()
-                if records and not (self.folder / SETTINGS).is_file():
-                    raise ValueError(
-                        f"{self.folder} holds {records[0].name} without {SETTINGS}, which tells how it was made: "
-                        "choose another --output"
-                    )
-                in_use = bool(records) or not only
-                settle(self.folder, SETTINGS, settings, "an evaluation", in_use=in_use, joined="models")
+                done = next((path.name for path in self._files()), "")
+                settle(self.folder, SETTINGS, settings, "an evaluation", done=done, others=not only, joined="models")
                 self.refresh()
                 if self._own.is_file():
                     os.truncate(self._own, self._read[self._own])

@@ -110,13 +110,8 @@ def explain_into(
     }
     with crew_in(folder, "the explanations", place) as crew:
         with crew.settling() as only:
-            shards = any(folder.glob("maps-*.parquet"))
-            if shards and not (folder / SETTINGS).is_file():
-                raise ValueError(
-                    f"{folder} holds maps-*.parquet without {SETTINGS}, which tells what is in them: choose another "
-                    "--output, or delete them"
-                )
-            settle(folder, SETTINGS, settings, "explanations", in_use=shards or not only)
+            done = next((path.name for path in folder.glob("maps-*.parquet")), "")
+            settle(folder, SETTINGS, settings, "explanations", done=done, others=not only)
         try:
             _fill(model, paths, crew, settings, targets, quiet)
             return _manifest(folder, settings, names, write=place.rank == 0)
