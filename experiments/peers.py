@@ -8,10 +8,10 @@
 
 Every network sees the same augmented images, small ones first (half the side, growing to the whole in the first 65% of
 the time), with one objective, one-vs-all, and a learning rate that rises and falls once over the time it has. CoDA-Nets
-are trained as the recipe cifar10-cpu has it (Muon, a rising T, a term against evidence for wrong classes), the others
-with Adam. Some training images are held out; the test images are looked at once, by the evaluation. A network without
-maps of its own gets the post-hoc method that localises best on two grids of held-out images. Time is the processor's,
-so that other work on the machine costs nobody a step. Stopped and started again, it goes on from the last minute.
+are trained with Muon, a T that rises from 1000 to 80000 and a term against evidence for wrong classes, the others with
+Adam. Some training images are held out; the test images are looked at once, by the evaluation. A network without maps
+of its own gets the post-hoc method that localises best on two grids of held-out images. Time is the processor's, so
+that other work on the machine costs nobody a step. Stopped and started again, it goes on from the last minute.
 """
 
 import argparse

@@ -278,7 +278,7 @@ def test_the_page_tells_the_same_of_a_model_as_the_served_one(tmp_path):
     served = about(Gallery({"cifar10": model}, {"cifar10": ()}), Session("cifar10"))
     rows = [re.findall("<tr>.*?</tr>", words.replace("'", '"')) for words in (page, served)]
     assert rows[0] == rows[1]
-    assert "89.75% of 10000 test pictures" in page
+    assert f"{model.provenance['test_accuracy']:.2%} of 10000 test pictures" in page
 
 
 def test_numbers_that_are_none_are_null_in_every_file():

@@ -247,3 +247,19 @@ def test_in_a_browser(a_run, tmp_path):
             assert page.evaluate("document.documentElement.scrollWidth") == width
             assert [url for url in asked if not url.startswith(("data:", "file:"))] == []
         browser.close()
+
+
+def test_images_of_a_set_are_as_large_as_a_backbone_took_them():
+    assert sources.images({"data": "digits", "backbone": "resnet56"}, None).data.image_size == (32, 32)
+    assert sources.images({"data": "digits", "backbone": "resnet56", "image_size": 16}, None).data.image_size == (
+        16,
+        16,
+    )
+
+
+@pytest.mark.parametrize(
+    "claim", [{"backbone": []}, {"backbone": "no_such"}, {"seed": 2**70}, {"seed": -1}, {"seed": "1"}]
+)
+def test_settings_that_make_no_sense_are_passed_over(claim, pictures):
+    plain = sources.images({"data": str(pictures)}, None).data
+    assert sources.images({"data": str(pictures), **claim}, None).data.val.labels.tolist() == plain.val.labels.tolist()

@@ -1,5 +1,6 @@
 """Runs that really train: what they leave behind, and that the same settings give the same weights."""
 
+import csv
 import functools
 import json
 import shutil
@@ -16,8 +17,10 @@ import processes
 from codanet import Architecture, Layer, register_model
 from codanet.data import load_data
 from codanet.data.split import held_out
-from codanet.training import bfloat16, train
-from codanet.training.bfloat16 import check_bfloat16
+from codanet.training import bfloat16, preparation, train
+from codanet.training.bfloat16 import check_bfloat16, has_bfloat16
+from codanet.training.loss import objective
+from codanet.training.preparation import at_its_precision
 from codanet.training.run_files import BEST, LAST
 from codanet.training.schedule import side_at, temperature_at
 from codanet.training.settings import Settings
@@ -114,6 +117,56 @@ def test_a_processor_that_does_not_compute_in_bfloat16(pictures, tmp_path, monke
     check_bfloat16(plain)
     with pytest.raises(ValueError, match="a product in bfloat16 ends the process.*ONEDNN_MAX_CPU_ISA"):
         check_bfloat16(offers)
+
+
+def test_auto_is_bfloat16_where_a_processor_multiplies_in_it(tmp_path, monkeypatch):
+    faster, broken, plain = tmp_path / "faster", tmp_path / "broken", tmp_path / "plain"
+    faster.write_text("flags : avx2 avx512_bf16")
+    broken.write_text("flags : avx2 avx512_bf16 amx_bf16")
+    plain.write_text("flags : avx2")
+    monkeypatch.setattr(bfloat16, "PRODUCT", f"import os; os.kill(os.getpid(), {int(signal.SIGILL)})")
+    assert [has_bfloat16(place) for place in (faster, broken, plain, tmp_path / "none")] == [True, False, False, False]
+    for has, precision in ((True, "bf16-mixed"), (False, "32-true")):
+        monkeypatch.setattr(preparation, "has_bfloat16", lambda has=has: has)
+        for accelerator in ("cpu", "auto"):
+            monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+            monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+            assert (
+                at_its_precision(Settings(precision="auto", accelerator=accelerator), tmp_path).precision == precision
+            )
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        for accelerator in ("gpu", "auto"):
+            assert (
+                at_its_precision(Settings(precision="auto", accelerator=accelerator), tmp_path).precision == "32-true"
+            )
+        assert at_its_precision(Settings(precision="64-true"), tmp_path).precision == "64-true"
+
+
+def test_a_run_goes_on_at_the_precision_of_the_machine_that_began_it(pictures, tmp_path, monkeypatch):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"data: {pictures}\nepochs: 1\nprecision: auto\n{SETTINGS}")
+    for has in (False, True):
+        monkeypatch.setattr(preparation, "has_bfloat16", lambda has=has: has)
+        result = train(path, tmp_path / "run", quiet=True, accelerator="cpu")
+        assert result.settings.precision == "32-true"
+        assert codanet.load(result.weights).provenance["settings"]["precision"] == "32-true"
+
+
+def test_held_out_images_are_looked_at_as_the_weights_will_be_used(pictures, tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"data: {pictures}\nepochs: 1\nprecision: bf16-mixed\n{SETTINGS}")
+    result = train(path, tmp_path / "run", quiet=True)
+    with (tmp_path / "run" / "logs" / "1" / "metrics.csv").open() as file:
+        told = [float(line["val_loss"]) for line in csv.DictReader(file) if line.get("val_loss")]
+    model, held = codanet.load(result.weights), load_data(str(pictures)).val
+    images, labels = held.__getitems__(list(range(len(held))))
+    with torch.no_grad():
+        loss = {}
+        for dtype in (torch.float32, torch.bfloat16):
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+                loss[dtype] = objective(model, images.float() / 255, labels)[0].item()
+    assert told == [pytest.approx(loss[torch.float32], rel=1e-6)]
+    assert loss[torch.bfloat16] != pytest.approx(loss[torch.float32], rel=1e-5)
 
 
 def test_compiled_runs_can_be_taken_up_without_compiling(pictures, tmp_path):

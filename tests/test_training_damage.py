@@ -77,6 +77,10 @@ def test_weights_without_the_checkpoint_they_came_from_are_not_written_over(fini
     with pytest.raises(ValueError, match=r"holds model.safetensors without last.ckpt"):
         train("digits", folder, seed=1, **SMALL)
     assert {name: (folder / name).read_bytes() for name in (BEST, MODEL)} == before
+    (folder / MODEL).unlink()
+    with pytest.raises(ValueError, match=r"holds best.ckpt without last.ckpt"):  # of a second epoch, or somebody's
+        train("digits", folder, **SMALL)
+    assert (folder / BEST).read_bytes() == before[BEST]
 
 
 @pytest.mark.parametrize("name", [LAST, BEST])

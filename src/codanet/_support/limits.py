@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import reprlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,12 @@ def read_json(path: Path) -> Any:
     if path.stat().st_size > MOST_TEXT:
         raise ValueError(f"it is larger than {MOST_TEXT // 2**20} MiB")
     return parse_json(path.read_text(encoding="utf-8"))
+
+
+def seed_in(settings: Mapping[str, Any]) -> int:
+    """The seed in settings that a file holds; 0 for what cannot be one."""
+    seed = settings.get("seed")
+    return seed if isinstance(seed, int) and 0 <= seed < 2**63 else 0
 
 
 def parse_yaml(words: str) -> Any:

@@ -1,6 +1,6 @@
 """The command line: one command per task, each thin over the library's own functions.
 
-Exit codes: 0 all is well, 1 part of the work failed, 2 a mistake in the command, 130 stopped by Ctrl-C.
+Exit codes: 0 all is well, 1 part of the work failed, 2 a mistake in the command, 130 stopped by Ctrl-C (demo: 0).
 """
 
 import errno
@@ -30,7 +30,7 @@ codanet: image classifiers whose every decision is an exact sum of pixel contrib
   codanet demo                             a web page: give it a picture, see why
   codanet export cifar10 -o cifar10.onnx   the model with its explanation, for any language
   codanet page cifar10 -o why.html         a page that explains pictures without a server
-  codanet recipes                          what can be trained, and what the paper says about it
+  codanet recipes                          what can be trained: the paper's recipes and ours
   codanet models                           the networks, with their sizes
   codanet bench --output bench.json        speed and memory against the paper's Algorithm 1
   codanet completion bash                  a script for the Tab key

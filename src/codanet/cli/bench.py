@@ -8,8 +8,8 @@ from .parser import Parser, positive, threads
 
 ABOUT = """\
 Measure the forward pass, training step, explanation and memory of codanet, eager and compiled, and print a table.
-They are compared with the paper's Algorithm 1, the form of its published code, a ResNet-56, and the matrix products
-alone, for comparison."""
+Beside them stand the paper's Algorithm 1, the form of its published code, a ResNet-56, and the matrix products
+alone."""
 EXAMPLES = """\
   codanet bench --output bench.json                     the paper's S network at several ranks, an hour or two
   codanet bench --models s_coda_r1_8 --batch 4 --quick  one network, once

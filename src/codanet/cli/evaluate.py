@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 ABOUT = """\
 Measure explanations: every method on every model by every metric, on the images of a data set. Writes a table, the
 numbers with their provenance, and pictures into a folder. To resume a stopped evaluation, run the same command again;
-methods, metrics and models may be added. Several processes can share the work: use --workers 2 on this machine, and
-torchrun or SLURM on many machines with a shared folder."""
+methods, metrics and models may be added, while another number of grids, images or points needs another --output.
+Several processes can share the work: use --workers 2 on this machine, and torchrun or SLURM on many machines with a
+shared folder."""
 EXAMPLES = """\
   codanet evaluate model.safetensors --data cifar10                   the paper's comparison, hours on a CPU
   codanet evaluate model.safetensors --data digits --methods contributions,gradcam --grids 20 --images 64

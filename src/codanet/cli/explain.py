@@ -74,8 +74,10 @@ def parser() -> Parser:
     )
     parser.add_argument("--maps", choices=MAPS, help="maps in that table: float16 (default), png pictures, or none")
     parser.add_argument("--threads", type=threads, metavar="N", help="CPU threads for each worker")
-    add_workers(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON object per picture, instead of a table")
+    add_workers(parser, "with --parquet: ")
+    parser.add_argument(
+        "--json", action="store_true", help="JSON instead of text: an object per picture, or one in all with --parquet"
+    )
     return parser
 
 

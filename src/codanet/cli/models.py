@@ -7,7 +7,7 @@ from .table import print_table
 
 ABOUT = """\
 List the networks by name: those whose weights come with the package, ready for codanet explain, and those of the paper
-and ours, to train with codanet train --model NAME."""
+and ours, to train with codanet train RECIPE --model NAME."""
 EXAMPLES = """\
   codanet models
   codanet models --json"""

@@ -5,7 +5,7 @@ import json
 from .parser import Parser
 from .table import print_table
 
-ABOUT = "List the recipes that codanet train knows by name, and what the paper says about each."
+ABOUT = "List the recipes that codanet train knows by name, and where each comes from."
 EXAMPLES = """\
   codanet recipes
   codanet recipes --json"""

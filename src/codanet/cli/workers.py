@@ -12,13 +12,14 @@ from .._support.threads import torch_threads
 from .parser import Parser, whole
 
 
-def add_workers(parser: Parser) -> None:
+def add_workers(parser: Parser, where: str = "") -> None:
+    """where: What the option goes with, for its help."""
     parser.add_argument(
         "--workers",
         type=whole(1, MOST_WORKERS),
         default=1,
         metavar="N",
-        help="processes on this machine that share the work (1); use torchrun or SLURM for many machines",
+        help=f"{where}processes on this machine that share the work (1); use torchrun or SLURM for many machines",
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from .._support.files import expanded, file_digest
+from .._support.limits import seed_in
 from .._support.messages import nearest
 from ..data import ImageData, check_alone, load_data, picture_folder
 from ..data.photographs import load_photographs
@@ -97,8 +98,7 @@ def read_data(
 
 def split_seeds(models: dict[str, nn.Module]) -> list[int]:
     """Of the splits between training and held-out pictures of a folder, as the models' trainings drew them."""
-    said = (_settings(model).get("seed") for model in models.values() if isinstance(model, CoDANet | Peer))
-    return sorted({seed if isinstance(seed, int) and 0 <= seed < 2**63 else 0 for seed in said}) or [0]
+    return sorted({seed_in(_settings(model)) for model in models.values() if isinstance(model, CoDANet | Peer)}) or [0]
 
 
 def fitting(label: str, model: nn.Module, data: ImageData, train: bool) -> Pictures:

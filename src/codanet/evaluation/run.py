@@ -4,7 +4,6 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import nn
 
 from .._support.crew import Place, crew_in
 from .._support.crew import place as own_place
+from .._support.files import expanded
 from .._support.messages import nearest
 from .._support.numbers import check_whole
 from .._support.version import __version__
@@ -120,7 +120,7 @@ def evaluate(
     samples = some.sample(images, USUAL_IMAGES, seed) if {"maps", "boxes", "method"} & {*needs.values()} else []
     settings = settings_of_records(plan, data, given)
     place = own_place() if place is None else place
-    with crew_in(Path(output), "the evaluation", place) as crew:
+    with crew_in(expanded(output), "the evaluation", place) as crew:
         records = Records(crew, settings)
         measurement = Measurement(plan, data, given, pictures, samples, records, crew, quiet or place.rank > 0)
         if samples and images is None and len(samples) < USUAL_IMAGES:

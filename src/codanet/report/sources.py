@@ -12,6 +12,7 @@ from typing import Any
 from .._support.download import cache_root
 from .._support.files import expanded
 from .._support.limits import read_json as limited_json
+from .._support.limits import seed_in
 from ..data import ImageData, canonical, load_data
 from ..data.cache import readable
 from ..data.photographs import load_photographs
@@ -92,14 +93,14 @@ def images(settings: Mapping[str, Any], checksum: object, root: Path | None = No
         here = place.exists() if place is not None else readable(cache_root() / f"{known}.safetensors")
     if not here:
         return Images(missing=f"The images of {name or 'the data set'} are not on this machine")
-    size, seed = _size(settings.get("image_size")), settings.get("seed")
-    seed = seed if isinstance(seed, int) else 0
+    size, seed = _size(settings.get("image_size")), seed_in(settings)
     backbone = settings.get("backbone")
+    side = BACKBONES[backbone].image_size if isinstance(backbone, str) and backbone in BACKBONES else None
     try:
-        if known is None and backbone in BACKBONES:
-            data = load_photographs(expanded(name), side=BACKBONES[backbone].image_size, size=size, seed=seed)
+        if known is None and side is not None:
+            data = load_photographs(expanded(name), side=side, size=size, seed=seed)
         else:
-            data = load_data(name, root=place, size=size if isinstance(size, int) else None, seed=seed)
+            data = load_data(name, root=place, size=size if isinstance(size, int) else side, seed=seed)
     except ValueError as error:
         return Images(missing=f"The images of {name} cannot be read ({error})")
     if checksum and data.checksum != checksum:

@@ -170,8 +170,9 @@ class Classification(LightningModule):
         images, labels = batch
         if not len(labels):
             return
-        pictures = self.fitting(self.scaled(images), torch.Generator())
-        loss, logits = objective(self.model, pictures, labels)
+        with torch.autocast(self.device.type, enabled=False):  # as the weights will be used, whatever they learn in
+            pictures = self.fitting(self.scaled(images), torch.Generator())
+            loss, logits = objective(self.model, pictures, labels)
         right = logits.argmax(1) == labels
         self.counts += torch.tensor([loss.item() * len(labels), float(right.sum()), float(len(labels))]).double()
         for row, some in enumerate((labels[right], labels)):

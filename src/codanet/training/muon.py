@@ -1,7 +1,7 @@
 """Muon (Jordan et al. 2024): momentum whose every update is brought to a matrix with equal singular values.
 
-torch.optim.Muon refuses A, which has three dimensions, and iterates in bfloat16, which changes updates of B by about
-1%: not the same results, so this one stays.
+torch.optim.Muon refuses A, which has three dimensions, and always iterates in bfloat16, which changes updates of B by
+about 1%; here that is for training in bfloat16 alone.
 """
 
 import math

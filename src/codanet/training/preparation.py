@@ -1,5 +1,6 @@
 """Before a run trains: wrong settings, full disks and other runs are told of; data and network are made."""
 
+import contextlib
 import dataclasses
 import os
 import shutil
@@ -16,7 +17,7 @@ from ..data.photographs import warn_of_leaks
 from ..models.network import CoDANet
 from ..models.peers import PEERS, create_peer
 from ..models.zoo import create_model
-from .bfloat16 import check_bfloat16
+from .bfloat16 import check_bfloat16, has_bfloat16
 from .checkpoint import SETTINGS_KEY, Damaged, read_checkpoint
 from .photos import build, check_backbone, load_pictures
 from .run_files import BEST, LAST, MODEL, SETTINGS
@@ -24,6 +25,26 @@ from .settings import FREE, OF_CODA_NETS, Settings
 
 # what torchrun, SLURM, LSF, or whoever starts Lightning by hand, sets
 LAUNCHED = ("MASTER_ADDR", "NODE_RANK", "SLURM_NTASKS", "LSB_JOBID")
+
+
+def at_its_precision(settings: Settings, folder: Path) -> Settings:
+    """The settings with what a precision of `auto` stands for: that of the run in the folder, or this machine's.
+
+    So a run that was begun elsewhere goes on as it began.
+    """
+    if settings.precision != "auto":
+        return settings
+    precision = "bf16-mixed" if _on_processor(settings) and has_bfloat16() else "32-true"
+    if (folder / LAST).is_file():
+        with contextlib.suppress(OSError, ValueError, TypeError):  # told of by `resumable`
+            precision = dict(read_json(folder / SETTINGS)).get("precision", precision)
+    return dataclasses.replace(settings, precision=precision)
+
+
+def _on_processor(settings: Settings) -> bool:
+    """Whether Lightning will train on the CPU."""
+    elsewhere = torch.cuda.is_available() or torch.backends.mps.is_available()
+    return settings.accelerator == "cpu" or (settings.accelerator == "auto" and not elsewhere)
 
 
 def check(settings: Settings, folder: Path) -> None:
@@ -41,7 +62,7 @@ def check(settings: Settings, folder: Path) -> None:
             f"{settings.nodes} nodes were asked for, but nothing has started this process as one of several: use "
             "torchrun or SLURM on every node"
         )
-    if settings.precision == "bf16-mixed" and settings.accelerator in ("auto", "cpu"):
+    if settings.precision in ("bf16-mixed", "16-mixed") and _on_processor(settings):  # which is one and the same there
         check_bfloat16()
     pictures = picture_folder(settings.data)
     if pictures and pictures.resolve() in (folder.resolve(), *folder.resolve().parents):
@@ -99,11 +120,21 @@ def resumable(folder: Path, after: dict[str, Any]) -> Path | None:
             differences = ", ".join(f"{key} {before.get(key)!r} instead of {after[key]!r}" for key in other)
             raise ValueError(f"{folder} holds a run with {differences}: choose another --output, or delete that folder")
         return last
-    if (folder / MODEL).is_file():
-        raise ValueError(
-            f"{folder} holds {MODEL} without {LAST}, from which a run goes on: choose another --output, or move it away"
-        )
+    for name in (MODEL, BEST):
+        if (folder / name).is_file() and not (name == BEST and _of_a_first_epoch(folder / name)):
+            raise ValueError(
+                f"{folder} holds {name} without {LAST}, from which a run goes on: choose another --output, or move it "
+                "away"
+            )
     return None
+
+
+def _of_a_first_epoch(best: Path) -> bool:
+    """What a run leaves that is killed before it could be taken up: nothing is lost if it begins anew."""
+    try:
+        return read_checkpoint(best, "meta").get("epoch") == 0
+    except Damaged:
+        return False
 
 
 def images_of(settings: Settings) -> ImageData:

@@ -26,7 +26,7 @@ from ..models.network import CoDANet
 from ..models.weights import save
 from .module import Classification
 from .photos import calibrate, featured, finished, forget_features
-from .preparation import check, check_writable, images_of, resumable, untrained
+from .preparation import at_its_precision, check, check_writable, images_of, resumable, untrained
 from .recipe import Recipe, load_recipe
 from .run_files import BEST, MAPS, MODEL, SETTINGS
 from .settings import Settings, changed
@@ -145,6 +145,7 @@ def train_all(
     recipe = dataclasses.replace(recipe, settings=changed(recipe.settings, changes))
     folder = expanded(output) if output is not None else Path("runs") / recipe.name
     runs = [(folder / part if part else folder, settings) for part, settings in recipe.runs()]
+    runs = [(place, at_its_precision(settings, place)) for place, settings in runs]
     for place, settings in runs:  # a mistake in the last is said before the first
         check(settings, place)
     for place, settings in runs:

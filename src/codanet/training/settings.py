@@ -35,7 +35,7 @@ class Settings:
         rescale: sq, l2 or l1.
         temperature: T of the loss; the model's own if not given.
         regularisation: λ, the weight of the mean |W| in the loss.
-        wrong_evidence: The weight, in the loss, of evidence anywhere in an image for classes that it is not of.
+        wrong_evidence: The weight, in the loss, of evidence, anywhere in an image, for classes it does not belong to.
         temperature_from: Where T starts, to rise to `temperature` over the first four fifths; no rise if not given.
         augmentation: none, crop, flip-crop, flip-crop-cutout, randaugment or imagenet.
         grow_from: The side of the pictures at first; they grow to their own size in steps. No growth if not given.
@@ -56,7 +56,8 @@ class Settings:
         warmup_epochs: Epochs over which a halving schedule rises linearly from `warmup_from`.
         warmup_from: Where that rise starts.
         seed: Of everything random.
-        precision: 32-true, bf16-mixed, 16-mixed or 64-true.
+        precision: 32-true, bf16-mixed, 16-mixed or 64-true; or auto: bf16-mixed on a processor with
+            instructions for it (AVX512_BF16), 32-true elsewhere.
         compile: auto, on or off: compile the network with torch.compile; auto does if there is a C++ compiler and the
             run is long enough to repay the minutes it takes.
         recompute: Keep several times less for the backward pass, for up to a third more arithmetic.
@@ -145,7 +146,7 @@ class Settings:
             "encoding": ("signed", "split"),
             "optimiser": ("adam", "muon"),
             "schedule": ("halving", "one-cycle", "decay", "constant"),
-            "precision": ("32-true", "bf16-mixed", "16-mixed", "64-true"),
+            "precision": ("auto", "32-true", "bf16-mixed", "16-mixed", "64-true"),
             "compile": ("auto", "on", "off"),
             "accelerator": ("auto", "cpu", "gpu", "cuda", "mps"),
         }
@@ -248,6 +249,8 @@ def for_a_peer(settings: Settings) -> Settings:
     plain = {name: getattr(Settings(), name) for name in OF_CODA_NETS}
     if settings.optimiser == "muon":
         plain |= {"optimiser": "adam", "learning_rate": 3e-3}
+    if settings.precision == "auto":  # which was measured for Dynamic Alignment layers
+        plain["precision"] = "32-true"
     return dataclasses.replace(settings, **plain)
 
 
