@@ -306,7 +306,7 @@ def test_models_as_timm_users_expect():
     images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     expected = codanet.load("cifar10")(images)
     path = Path(codanet.models.weight_files.SHIPPED / "cifar10.safetensors")
-    for name, pretrained in (("cifar10", True), ("s_coda_r1_8", True), ("s_coda_r1_8", path), ("cifar10", str(path))):
+    for name, pretrained in (("cifar10", True), ("s_coda_r1_4", True), ("s_coda_r1_4", path), ("cifar10", str(path))):
         model = codanet.create_model(name, pretrained=pretrained)
         assert not model.training
         assert torch.equal(model(images), expected)
@@ -325,7 +325,7 @@ def test_trained_weights_keep_their_precision_and_draw_nothing(model, tmp_path):
 
 def test_trained_weights_with_other_classes_keep_all_but_the_last_layer():
     trained = codanet.load("cifar10")
-    model = codanet.create_model("s_coda_r1_8", pretrained=True, num_classes=3)
+    model = codanet.create_model("s_coda_r1_4", pretrained=True, num_classes=3)
     assert model(torch.rand(1, 3, 32, 32)).shape == (1, 3)
     assert model.class_names is None
     assert model.temperature == trained.temperature
@@ -341,7 +341,7 @@ def test_trained_weights_with_other_classes_keep_all_but_the_last_layer():
         (("cifar10",), {}, "names trained weights: pass pretrained=True, or use codanet.load"),
         (("m_coda", True), {}, "no trained weights of 'm_coda' come with the package: there are cifar10"),
         (("s_codda", True), {}, "did you mean 's_coda'?"),
-        (("s_coda", "cifar10"), {}, "have other layers than 's_coda': create 's_coda_r1_8' instead"),
+        (("s_coda", "cifar10"), {}, "have other layers than 's_coda': create 's_coda_r1_4' instead"),
         (("s_coda", "none.safetensors"), {}, "none.safetensors does not exist"),
         (("s_coda", 10), {}, "pretrained is 10: give True, False or the path of a file; classes are num_classes="),
         (("s_coda",), {"num_classes": True}, "num_classes is True"),

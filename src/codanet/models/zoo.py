@@ -71,7 +71,7 @@ def create_model(
         >>> import codanet
         >>> codanet.create_model("nano_coda", num_classes=3).num_classes
         3
-        >>> codanet.create_model("s_coda_r1_8", pretrained=True).class_names[3]
+        >>> codanet.create_model("s_coda_r1_4", pretrained=True).class_names[3]
         'cat'
     """
     if not isinstance(pretrained, (bool, str, os.PathLike)):
