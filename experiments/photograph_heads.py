@@ -37,7 +37,14 @@ from codanet.metrics.predictions import Predictions
 from codanet.metrics.scores import Scores
 from codanet.models.efficientnet_lite import IMAGE_SIZE
 from codanet.models.hybrid import HybridNet
-from codanet.training.loss import at_temperature, class_weights, classification_loss, wrong_classes, wrong_evidence
+from codanet.training.loss import (
+    at_temperature,
+    class_weights,
+    classification_loss,
+    wrong_classes,
+    wrong_contributions,
+    wrong_evidence,
+)
 from codanet.training.muon import Muon
 from codanet.training.photos import build, calibrate, featured
 from codanet.training.recipe import load_recipe
@@ -72,16 +79,6 @@ def head_of(words: str) -> Head:
     return Head(**{name: kinds[name](value) for name, value in changes.items()})
 
 
-def wrong_contributions(model: HybridNet, features: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
-    """Σ_p max(0, s_c(p)), what the positions p of the features add to the logit of a wrong class c; mean of images.
-
-    `wrong_evidence` bounds sums over a patch of the last layer, within which contributions of both signs may lie beside
-    each other; this bounds every one of them.
-    """
-    rows = model.align(features)[1].class_rows(wrong_classes(labels, model.num_classes, generator)[:, None])[:, 0]
-    return (rows * features).sum(1).clamp(min=0).sum((1, 2)).mean()
-
-
 def trained(data: ImageData, model: HybridNet, head: Head, settings: Settings) -> None:
     """As the recipe does: Muon, its learning rates and rising T, and more weight on rare classes."""
     optimiser = Muon([p for p in model.parameters() if p.requires_grad], settings.learning_rate)
@@ -104,7 +101,9 @@ def trained(data: ImageData, model: HybridNet, head: Head, settings: Settings) -
             loss = loss + head.evidence * wrong_evidence(last, labels, temperature)
             if head.pulled and done >= head.after:
                 few = max(1, round(head.share * len(labels)))
-                against = wrong_contributions(model, features[:few], labels[:few], generator)
+                wrong = wrong_classes(labels[:few], model.num_classes, generator)[:, None]
+                rows = model.align(features[:few])[1].class_rows(wrong)[:, 0]
+                against = wrong_contributions(rows, features[:few])
                 loss = loss + head.pulled * against * (model.temperature / temperature)
             optimiser.zero_grad()
             loss.backward()

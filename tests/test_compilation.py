@@ -9,7 +9,7 @@ from torch._dynamo.backends.common import aot_autograd
 from codanet.models.architectures import Layer
 from codanet.models.network import CoDANet
 from codanet.training.compilation import Compiled, has_compiler
-from codanet.training.loss import objective, weight_rows
+from codanet.training.loss import Passes, objective, weight_rows
 
 compile_ = torch.compile
 
@@ -54,8 +54,8 @@ def test_the_rows_of_lambda_are_compiled_as_well_with_the_same_gradient(model, c
     images, labels = torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 2, 1])
     network = Compiled(model, weight_rows(model), lambda line: None)
     gradients = []
-    for rows in (None, network):
-        loss, _ = objective(model, images, labels, 0.5, torch.Generator().manual_seed(0), compiled=rows)
+    for passes in (None, Passes(model.features, network)):
+        loss, _ = objective(model, images, labels, 0.5, torch.Generator().manual_seed(0), passes=passes)
         gradients.append(torch.autograd.grad(loss, list(model.parameters())))
     for plain, fast in zip(*gradients, strict=True):
         torch.testing.assert_close(fast, plain)

@@ -17,6 +17,7 @@ from codanet.data.augmentation import (
     augmentation,
     erased,
     list_augmentations,
+    without_least,
 )
 from codanet.data.tiling import mosaics
 
@@ -127,6 +128,20 @@ def test_flip_crop_is_fast() -> None:
         step(given, generator)
         times.append(time.process_time() - start)
     assert min(times) / 512 < 1e-4  # processor seconds per image
+
+
+def test_the_least_contributing_pixels_go_first() -> None:
+    images = torch.ones(50, 6, 8, 8)
+    contributions = torch.rand(50, 8, 8, generator=seeded())
+    out = without_least(images, contributions, torch.zeros(1, 6, 1, 1), seeded())
+    kept = out[:, 0] == 1
+    assert torch.equal(out, kept[:, None].expand_as(images).float())  # a pixel goes from all channels, or from none
+    for own, some in zip(contributions, kept, strict=True):
+        assert own[~some].max() < own[some].min() if not some.all() else True
+    shares = 1 - kept.float().mean((1, 2))
+    assert shares.max() <= 0.25 + 1 / 64
+    assert shares.min() < 0.05
+    assert 0.09 < shares.mean() < 0.16  # up to a quarter, evenly
 
 
 def test_erased_pixels_are_gone_from_all_channels() -> None:

@@ -7,7 +7,15 @@ from codanet import CoDANet, create_model
 from codanet.benchmarks.algorithm1 import Algorithm1Conv2d, Algorithm1Net
 from codanet.data import load_data
 from codanet.models.network import Layer
-from codanet.training.loss import classification_loss, mean_weight, objective, wrong_classes, wrong_evidence
+from codanet.training.loss import (
+    classification_loss,
+    mean_weight,
+    objective,
+    weight_rows,
+    wrong_classes,
+    wrong_contributions,
+    wrong_evidence,
+)
 from nearness import relative
 
 
@@ -79,7 +87,10 @@ def test_lambda_gives_sparser_weights():
             optimiser.step()
         with torch.no_grad():
             held = data.val.images.float() / 255
-            logits, weight = mean_weight(model, held, data.val.labels, torch.Generator().manual_seed(1))
+            labels_held = data.val.labels
+            targets = torch.stack([labels_held, wrong_classes(labels_held, 10, torch.Generator().manual_seed(1))], 1)
+            maps, rows = weight_rows(model)(held, targets)
+            logits, weight = model.pool(maps), mean_weight(rows, model.temperature)
         reached[strength] = weight.item(), (logits.argmax(1) == data.val.labels).float().mean().item()
     assert reached[0.2][0] < 0.5 * reached[0.0][0], reached
     assert min(accuracy for _, accuracy in reached.values()) > 0.9, reached
@@ -133,3 +144,32 @@ def test_wrong_evidence_presses_what_speaks_for_wrong_classes():
         assert torch.equal(logits.argmax(1), labels)
         left[weight] = wrong_evidence(model.features(model.encode(images)), labels, 8).item()
     assert left[1.0] < 0.5 * left[0.0], left
+
+
+def test_wrong_contributions_are_the_positive_ones_of_explanations():
+    """Of every fourth image, at any temperature, beside λ and wrong_evidence; the logits stay as they are."""
+    torch.manual_seed(0)
+    model = create_model("nano_coda", image_channels=1, temperature=16).double()
+    images, labels = torch.rand(8, 1, 8, 8, dtype=torch.float64), torch.arange(8)
+    plain, logits = objective(model, images, labels, temperature=4.0)
+    wrong = wrong_classes(labels, 10, torch.Generator().manual_seed(2))
+    pixels = model.explain(images, wrong).pixels.clamp(min=0).sum((1, 2)) * 4  # T = 4 instead of 16
+
+    def asked(*strengths):
+        strength, evidence, weight = strengths
+        return objective(model, images, labels, strength, torch.Generator().manual_seed(2), 4.0, None, evidence, weight)
+
+    loss, same = asked(0.0, 0.0, 0.3)
+    torch.testing.assert_close(same, logits, rtol=1e-12, atol=1e-12)
+    assert loss.item() == pytest.approx((plain + 0.3 * pixels[:2].mean()).item(), rel=1e-10)
+    with_evidence = wrong_evidence(model.features(model.encode(images)), labels, 4.0)
+    rows = model.explain(images, torch.stack([labels, wrong], 1)).rows
+    expected = plain + 0.2 * mean_weight(rows, 16) + 0.1 * with_evidence + 0.3 * pixels.mean()
+    assert asked(0.2, 0.1, 0.3)[0].item() == pytest.approx(expected.item(), rel=1e-10)
+    with pytest.raises(ValueError, match="leave mosaics out"):
+        objective(model, images, torch.nn.functional.one_hot(labels, 10), contributions=0.1)
+
+
+def test_wrong_contributions_by_hand():
+    rows = torch.tensor([[[[1.0, -2.0]], [[-3.0, 4.0]]]])  # [1, 2, 1, 2]: the pixels add 1 - 3 and -2 + 4
+    assert wrong_contributions(rows, torch.ones(1, 2, 1, 2)) == 2

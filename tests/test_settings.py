@@ -104,6 +104,28 @@ def shaped_like(settings: Settings) -> ImageData:
     return ImageData(settings.data, names, split, split, (size, size), channels, "none")
 
 
+def test_a_recipe_may_have_a_second_stage_which_changes_reach_as_well(tmp_path):
+    place = tmp_path / "two.yaml"
+    place.write_text("base: digits\nepochs: 5\nthen: {epochs: 2, schedule: decay}\n")
+    recipe = load_recipe(place)
+    (first, before), (second, after) = recipe.stages(tmp_path)
+    assert (before.epochs, before.start, after.epochs, after.schedule) == (5, None, 2, "decay")
+    assert (second, after.start) == (tmp_path, str(first))
+    assert first.parent == tmp_path
+    assert [settings.epochs for _, settings in recipe.with_changes({"epochs": 1}).stages(tmp_path)] == [1, 1]
+    assert {settings.seed for _, settings in recipe.with_changes({"seed": 3}).stages(tmp_path)} == {3}
+    assert len(recipe.with_changes({"model": "resnet20", "schedule": "constant"}).stages(tmp_path)) == 1  # a peer
+    place.write_text("then: {epoch: 2}\n")
+    with pytest.raises(ValueError, match="unknown setting 'epoch' in then of 'two'.*did you mean 'epochs'"):
+        load_recipe(place)
+    place.write_text("then: {epochs: 0}\n")
+    with pytest.raises(ValueError, match="epochs is 0"):
+        load_recipe(place)
+    place.write_text("base: ablation-temperature\nthen: {epochs: 2}\n")
+    with pytest.raises(ValueError, match="has both sweep and then"):
+        load_recipe(place)
+
+
 @pytest.mark.parametrize("name", list_recipes())
 def test_every_recipe_takes_a_step(name):
     recipe = load_recipe(name)
@@ -160,11 +182,17 @@ def test_schedules():
         ({"compile": "yes"}, "unknown compile 'yes'"),
         ({"regularisation": -1}, "must not be negative"),
         ({"wrong_evidence": -1}, "must not be negative"),
-        ({"wrong_evidence": 1, "regularisation": 1}, "only one of them"),
+        ({"wrong_contributions": -1}, "must not be negative"),
+        ({"remove_least": 1.5}, "it is a share, from 0 to 1"),
+        ({"remove_least": 0.5, "mosaic": 0.5}, "remove_least and mosaic were both given"),
+        ({"wrong_contributions": 0.1, "mosaic": 0.5}, "wrong_contributions and mosaic were both given"),
         ({"epochs": None}, "epochs is None"),
         ({"epochs": float("inf")}, "epochs is inf"),
         ({"threads": 0}, "threads is 0"),
-        ({"regularisation": 0.1, "mosaic": 0.5}, "λ needs one class per image"),
+        (
+            {"regularisation": 0.1, "mosaic": 0.5},
+            "regularisation and mosaic .* needs one class per image",
+        ),
         ({"mosaic": 1, "batch_size": 30}, "30 images at a time .* take a batch_size that is a multiple of 4"),
         ({"mosaic": 1, "batch_size": 8, "accumulate": 4}, "2 images at a time .* a multiple of 16"),
         ({"backbone": "resnet56", "rescale": "l2"}, "rescale is 'l2', which the layers on a backbone cannot be told"),

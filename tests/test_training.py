@@ -21,6 +21,7 @@ from codanet.training import bfloat16, preparation, train
 from codanet.training.bfloat16 import check_bfloat16, has_bfloat16
 from codanet.training.loss import objective
 from codanet.training.preparation import at_its_precision
+from codanet.training.recipe import Recipe, load_recipe
 from codanet.training.run_files import BEST, LAST
 from codanet.training.schedule import side_at, temperature_at
 from codanet.training.settings import Settings
@@ -290,6 +291,45 @@ def test_stages_add_up(pictures, tmp_path, monkeypatch):
         train(
             pictures, tmp_path / "sixth", quiet=True, start=str(second.weights), **settings | {"model": "s_coda_r1_8"}
         )
+
+
+TWO = """
+data: {data}
+model: nano_coda
+image_size: 12
+temperature: 16
+batch_size: 24
+threads: 1
+maps_every: 9
+epochs: 2
+then: {{epochs: 2, learning_rate: 1e-3, schedule: decay, wrong_contributions: 0.1, remove_least: 0.5}}
+"""
+
+
+def test_a_recipe_of_two_stages_in_one_go_and_in_pieces(pictures, tmp_path):
+    """One command trains both, wherever it was stopped, and leaves the weights that two commands leave."""
+    (tmp_path / "two.yaml").write_text(TWO.format(data=pictures))
+    recipe = load_recipe(tmp_path / "two.yaml")
+    whole = train(recipe, tmp_path / "whole", quiet=True)
+    assert whole.weights == tmp_path / "whole" / "model.safetensors"
+    told = codanet.load(whole.weights).provenance
+    assert [stage["epochs"] for stage in told["stages"]] == [2, 2]
+    (_, before), (_, after) = recipe.stages(tmp_path / "apart")
+    one = train(Recipe("two", before), tmp_path / "apart" / "stage-1", quiet=True)
+    two = train(Recipe("two", after), tmp_path / "apart", quiet=True)
+    expected, apart = load_file(whole.weights), load_file(two.weights)
+    assert all(torch.equal(expected[key], apart[key]) for key in expected)
+    start = load_file(one.weights)
+    assert not all(torch.equal(expected[key], start[key]) for key in expected)
+
+    resumed = tmp_path / "resumed"
+    shutil.copytree(one.folder, resumed / "stage-1")  # killed between the stages
+    again = load_file(train(recipe, resumed, quiet=True).weights)
+    assert all(torch.equal(expected[key], again[key]) for key in expected)
+    shutil.rmtree(resumed / "stage-1")  # the second stage needs the first no longer
+    again = load_file(train(recipe, resumed, quiet=True).weights)
+    assert all(torch.equal(expected[key], again[key]) for key in expected)
+    assert not (resumed / "stage-1").exists()
 
 
 def test_what_was_learnt_from_is_not_held_out_of_a_folder_that_has_grown(pictures, tmp_path):

@@ -1,7 +1,7 @@
-"""The training objective (eq. 9, 10): BCE(σ(W(x)x / T + b0), y) + λ ⟨|W(x)|⟩, and a term of ours beside it."""
+"""The training objective (eq. 9, 10): BCE(σ(W(x)x / T + b0), y) + λ ⟨|W(x)|⟩, and terms of ours beside it."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
@@ -34,35 +34,53 @@ def class_weights(labels: Tensor, classes: int, power: float) -> Tensor:
     return (weights / weights[labels].mean()).float()
 
 
-def weight_rows(model: CoDANet) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Images and classes [N, K] to the logits and the rows [W]_c / T, [N, K, 2C, H, W].
+@dataclass(frozen=True)
+class Passes:
+    """How pictures go through a network: as it is, or compiled.
 
-    Differentiable through the transposed layers: no second derivative is taken anywhere.
+    Args:
+        maps: Images [N, C, H, W] to the last layer's maps, [N, classes, H', W'].
+        rows: Images and classes [N, K] to the same maps and the rows [W]_c / T, [N, K, 2C, H, W].
     """
 
+    maps: Callable[[Tensor], Tensor]
+    rows: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+    @classmethod
+    def plain(cls, model: CoDANet) -> "Passes":
+        return cls(lambda images: model.features(model.encode(images)), weight_rows(model))
+
+
+def weight_rows(model: CoDANet) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """What `Passes.rows` is, differentiable through the transposed layers: no second derivative is taken anywhere."""
+
     def rows(images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        logits, linear_map = model.align(images)
-        return logits, linear_map.class_rows(targets)
+        linear_map = model.align(images)[1]
+        return linear_map.activations[-1], linear_map.class_rows(targets)
 
     return rows
 
 
-def mean_weight(
-    model: CoDANet,
-    images: Tensor,
-    labels: Tensor,
-    generator: Generator | None = None,
-    rows: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The logits, and ⟨|W|⟩ over the rows of the true class and of one wrong class per image (supplement C.1).
-
-    rows: what `weight_rows` gives, if it is not to be made by the model as it is.
-    """
+def check_one_class(labels: Tensor) -> None:
     if labels.ndim != 1:
-        raise ValueError(f"labels have shape {list(labels.shape)}: λ needs one class per image, so leave mosaics out")
-    targets = torch.stack([labels, wrong_classes(labels, model.num_classes, generator)], 1)
-    logits, weights = (rows or weight_rows(model))(images, targets)
-    return logits, weights.abs().mean() * model.temperature
+        raise ValueError(
+            f"labels have shape {list(labels.shape)}: rows of W are for one class per image, so leave mosaics out"
+        )
+
+
+def mean_weight(rows: Tensor, temperature: float) -> Tensor:
+    """⟨|W|⟩ of rows of W / T, those of the true class and of one wrong class per image (supplement C.1)."""
+    return rows.abs().mean() * temperature
+
+
+def wrong_contributions(rows: Tensor, encoded: Tensor) -> Tensor:
+    """Σ_p max(0, s_c(p)), what the positions p add to the logit of a wrong class c; the mean over images.
+
+    rows: [W]_c / T, [N, 2C, H, W]; encoded: what they are applied to. `wrong_evidence` bounds sums over all that a
+    position of the last layer sees, within which contributions of both signs may lie beside each other; this bounds
+    every one of them.
+    """
+    return (rows.to(encoded.dtype) * encoded).sum(1).clamp(min=0).sum((1, 2)).mean()
 
 
 def wrong_evidence(maps: Tensor, labels: Tensor, temperature: float) -> Tensor:
@@ -94,22 +112,39 @@ def objective(
     temperature: float | None = None,
     weights: Tensor | None = None,
     evidence: float = 0.0,
-    compiled: Callable[..., Any] | None = None,
+    contributions: float = 0.0,
+    passes: Passes | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The loss, at another temperature if one is given, and the logits. With λ = 0 the rows of W are not computed.
+    """The loss, at another temperature if one is given, and the logits.
 
-    evidence: the weight of `wrong_evidence`, where λ is 0.
-    compiled: `model.features` of images, or with λ `weight_rows(model)`, if not to be made by the model as it is.
+    Rows of W are computed where they are needed: for λ those of every image, for `contributions` alone of every fourth.
+
+    evidence: the weight of `wrong_evidence`.
+    contributions: the weight of `wrong_contributions`.
+    passes: how pictures go through the model, if not plainly.
     """
     temperature = model.temperature if temperature is None else temperature
-    if regularisation:
-        logits, weight = mean_weight(model, images, labels, generator, compiled)
-        loss = classification_loss(at_temperature(logits, model, temperature), labels, weights)
-        return loss + regularisation * weight, logits
-    if not evidence and compiled is None:
+    if passes is None and not (regularisation or evidence or contributions):  # which any network can do
         logits = model(images)
         return classification_loss(at_temperature(logits, model, temperature), labels, weights), logits
-    maps = compiled(images) if compiled else model.features(model.encode(images))
+    passes = passes or Passes.plain(model)
+    if not (regularisation or contributions):
+        maps = passes.maps(images)
+    else:
+        check_one_class(labels)
+        wrong = wrong_classes(labels, model.num_classes, generator)
+        few = len(images) if regularisation else max(1, len(images) // 4)
+        targets = torch.stack([labels, wrong], 1) if regularisation else wrong[:, None]
+        maps, rows = passes.rows(images[:few], targets[:few])
+        if few < len(images):
+            maps = torch.cat([maps, passes.maps(images[few:])])
     logits = model.pool(maps)
     loss = classification_loss(at_temperature(logits, model, temperature), labels, weights)
-    return loss + evidence * wrong_evidence(maps, labels, temperature) if evidence else loss, logits
+    if regularisation:
+        loss = loss + regularisation * mean_weight(rows, model.temperature)
+    if evidence:
+        loss = loss + evidence * wrong_evidence(maps, labels, temperature)
+    if contributions:
+        spoken = wrong_contributions(rows[:, -1], model.encode(images[:few])) * (model.temperature / temperature)
+        loss = loss + contributions * spoken
+    return loss, logits

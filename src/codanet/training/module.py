@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from .._support.errors import DataError
 from ..data import ImageData, batches
-from ..data.augmentation import augmentation, erased
+from ..data.augmentation import augmentation, erased, without_least
 from ..data.tiling import mosaics
 from ..models.classifier import baseline
 from ..models.hybrid import HybridNet
@@ -20,7 +20,7 @@ from ..models.network import CoDANet
 from ..models.peers import Peer
 from .callbacks import Divergence
 from .compilation import WORTHWHILE, Compiled, has_compiler
-from .loss import class_weights, objective, weight_rows
+from .loss import Passes, class_weights, objective, weight_rows
 from .muon import Muon
 from .photos import photographs_at_once
 from .schedule import learning_rate_factor, side_at, temperature_at
@@ -43,9 +43,9 @@ class Classification(LightningModule):
     ):
         super().__init__()
         self.model, self.data, self.settings, self.stages = model, data, settings, stages
-        self.compiled: Compiled | None = None
+        self.passes: Passes | None = None
         if self._compiles():
-            self.compiled = Compiled(model, weight_rows(model) if settings.regularisation else model.features, say)
+            self.passes = Passes(Compiled(model, model.features, say), Compiled(model, weight_rows(model), say))
         self.augmentation: nn.Module = augmentation(settings.augmentation, model.image_size or data.image_size)
         larger = model.image_size is not None and data.image_size != model.image_size
         self.fitting: nn.Module = augmentation("centre-crop" if larger else "none", model.image_size or data.image_size)
@@ -128,6 +128,11 @@ class Classification(LightningModule):
         if settings.erase:
             encoded = self.model.encode(pictures)
             pictures = erased(encoded, settings.erase, baseline(self.model, encoded), generator)
+        if settings.remove_least and torch.rand((), generator=generator) < settings.remove_least:
+            encoded = self.model.encode(pictures)
+            rows = (self.passes or Passes.plain(self.model)).rows(encoded, labels[:, None])[1][:, 0]
+            contributions = (rows.to(encoded.dtype) * encoded).sum(1)
+            pictures = without_least(encoded, contributions, baseline(self.model, encoded), generator)
         return pictures, labels, temperature
 
     def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor | None:
@@ -148,7 +153,8 @@ class Classification(LightningModule):
             temperature,
             self.class_weights,
             self.settings.wrong_evidence,
-            self.compiled,
+            self.settings.wrong_contributions,
+            self.passes,
         )
         if not torch.isfinite(loss.detach()):
             raise Divergence(

@@ -4,29 +4,56 @@ import dataclasses
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from .._support.extras import optional
 from .._support.files import expanded
 from .._support.limits import MOST_YAML, parse_yaml, shown
 from .._support.messages import nearest
+from ..models.architectures import PEER_NAMES
+from .run_files import FIRST_STAGE
 from .settings import FIELDS, Settings, changed, known_entries
 
 MOST_RUNS = 1000  # in a sweep
 OF_FOLDERS = ("folder", "photos")  # recipes for one's own pictures: without a backbone, and on one
-RECIPE_ONLY = ("base", "about", "sweep")  # what a recipe may say besides
+RECIPE_ONLY = ("base", "about", "sweep", "then")  # what a recipe may say besides
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Settings by name, and, for an ablation, the values that one of them takes in turn."""
+    """Settings by name, and, for an ablation, the values that one of them takes in turn.
+
+    Args:
+        name: What the recipe is called.
+        settings: Of the run, or of its first stage.
+        sweep: A setting and its values.
+        about: A line for those who choose.
+        then: What a second stage, which goes on with the weights of the first, does otherwise; empty if there is none.
+    """
 
     name: str
     settings: Settings
     sweep: tuple[str, tuple[Any, ...]] | None = None
     about: str = ""
+    then: Mapping[str, Any] = field(default_factory=dict)
+
+    def with_changes(self, changes: Mapping[str, Any]) -> "Recipe":
+        """The recipe with other settings, in both of its stages."""
+        settings = changed(self.settings, changes)
+        sweep = None if self.sweep and self.sweep[0] in changes else self.sweep
+        then = {} if settings.model in PEER_NAMES else self.then  # a peer starts from no weights
+        then = {key: value for key, value in then.items() if key not in changes}
+        return dataclasses.replace(self, settings=settings, sweep=sweep, then=then)
+
+    def stages(self, folder: Path) -> list[tuple[Path, Settings]]:
+        """(folder, settings) of the stages of a recipe that sweeps nothing; the last one's folder is the run's own."""
+        if not self.then:
+            return [(folder, self.settings)]
+        first = folder / FIRST_STAGE
+        return [(first, self.settings), (folder, changed(self.settings, {**self.then, "start": str(first)}))]
 
     def runs(self) -> list[tuple[str, Settings]]:
         """(folder, settings) of every run; the folder is '' where there is one run only."""
@@ -94,14 +121,21 @@ def load_recipe(name: str | os.PathLike[str], _above: tuple[str, ...] = (), *, b
 
 
 def _recipe(name: str, entries: dict[str, Any], above: tuple[str, ...]) -> Recipe:
-    base, about, sweep = (entries.pop(key, None) for key in RECIPE_ONLY)
+    base, about, sweep, then = (entries.pop(key, None) for key in RECIPE_ONLY)
     start = load_recipe(base, above) if base else Recipe(name, Settings())
-    settings = changed(start.settings, entries)
+    recipe = dataclasses.replace(start.with_changes(entries), name=name, about=about or "")
+    if then is not None:
+        recipe = dataclasses.replace(recipe, then=known_entries(then, f"then of {name!r}"))
+        changed(recipe.settings, recipe.then)  # a mistake is said now
     if sweep is None:  # the base's, unless its setting has a value here
-        return Recipe(name, settings, None if start.sweep and start.sweep[0] in entries else start.sweep, about or "")
-    if not isinstance(sweep, Mapping) or len(sweep) != 1 or not all(isinstance(v, list) for v in sweep.values()):
+        swept = recipe.sweep
+    elif not isinstance(sweep, Mapping) or len(sweep) != 1 or not all(isinstance(v, list) for v in sweep.values()):
         raise ValueError(f"sweep in recipe {name!r} is {shown(sweep)}: it must be one setting with a list of values")
-    ((key, values),) = known_entries(sweep, f"the sweep of {name!r}").items()
-    if not 1 <= len(values) <= MOST_RUNS:
-        raise ValueError(f"the sweep of {name!r} has {len(values)} values of {key}: give from 1 to {MOST_RUNS}")
-    return Recipe(name, settings, (key, tuple(values)), about or "")
+    else:
+        ((key, values),) = known_entries(sweep, f"the sweep of {name!r}").items()
+        if not 1 <= len(values) <= MOST_RUNS:
+            raise ValueError(f"the sweep of {name!r} has {len(values)} values of {key}: give from 1 to {MOST_RUNS}")
+        swept = (key, tuple(values))
+    if swept and recipe.then:
+        raise ValueError(f"recipe {name!r} has both sweep and then: a sweep has one stage, so leave one out")
+    return dataclasses.replace(recipe, sweep=swept)

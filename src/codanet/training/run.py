@@ -28,8 +28,8 @@ from .module import Classification
 from .photos import calibrate, featured, finished, forget_features
 from .preparation import at_its_precision, check, check_writable, images_of, resumable, untrained
 from .recipe import Recipe, load_recipe
-from .run_files import BEST, MAPS, MODEL, SETTINGS
-from .settings import Settings, changed
+from .run_files import BEST, LAST, MAPS, MODEL, SETTINGS
+from .settings import Settings
 from .trainer import few_words, make_trainer
 from .warm_start import Start, begin, check_unseen, read_start, unfinished
 
@@ -140,14 +140,18 @@ def train_all(
 ) -> Iterator[Result]:
     """As `train`, one result for every run of an ablation."""
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, backbone=changes.get("backbone"))
-    if recipe.sweep and recipe.sweep[0] in changes:
-        recipe = dataclasses.replace(recipe, sweep=None)
-    recipe = dataclasses.replace(recipe, settings=changed(recipe.settings, changes))
+    recipe = recipe.with_changes(changes)
     folder = expanded(output) if output is not None else Path("runs") / recipe.name
-    runs = [(folder / part if part else folder, settings) for part, settings in recipe.runs()]
+    runs = [(folder / part, settings) for part, settings in recipe.runs()] if recipe.sweep else recipe.stages(folder)
     runs = [(place, at_its_precision(settings, place)) for place, settings in runs]
     for place, settings in runs:  # a mistake in the last is said before the first
         check(settings, place)
+    if recipe.then:
+        place, settings = runs.pop(0)
+        if not (folder / LAST).is_file():  # else the second stage has begun, and has its weights
+            before = _run(recipe.name, settings, place, quiet)
+            if not quiet and not rank_zero_only.rank:
+                _say(f"first stage finished, validation accuracy {before.accuracy:.2%}: going on with the second")
     for place, settings in runs:
         yield _run(recipe.name, settings, place, quiet)
 

@@ -36,6 +36,8 @@ class Settings:
         temperature: T of the loss; the model's own if not given.
         regularisation: λ, the weight of the mean |W| in the loss.
         wrong_evidence: The weight, in the loss, of evidence, anywhere in an image, for classes it does not belong to.
+        wrong_contributions: The weight, in the loss, of what single pixels add to a class that an image does not belong
+            to: asked of every fourth image, for one such class; a quarter more time for a step.
         temperature_from: Where T starts, to rise to `temperature` over the first four fifths; no rise if not given.
         augmentation: none, crop, flip-crop, flip-crop-cutout, randaugment or imagenet.
         grow_from: The side of the pictures at first; they grow to their own size in steps. No growth if not given.
@@ -43,6 +45,8 @@ class Settings:
         mosaic: The share of batches whose images are put together, four to a picture with all their labels.
         erase: The largest share of an image's pixels to be taken out at random, zero where the network computes, as the
             metrics remove them; the share is drawn anew for every image.
+        remove_least: The share of batches whose images lose the pixels that contribute least to their class, up to a
+            quarter of them, another share of every image.
         class_weights: How much more images of rare classes count: 0 not at all, 1 so that all classes count the same.
         epochs: Passes over the training images.
         batch_size: Images per update, over all devices and accumulated batches together; on a backbone at most a
@@ -86,12 +90,14 @@ class Settings:
     temperature: float | None = None
     regularisation: float = 0.0
     wrong_evidence: float = 0.0
+    wrong_contributions: float = 0.0
     temperature_from: float | None = None
     augmentation: str = "none"
     grow_from: int | None = None
     grow_until: float = 0.5
     mosaic: float = 0.0
     erase: float = 0.0
+    remove_least: float = 0.0
     class_weights: float = 0.0
     epochs: int = 10
     batch_size: int = 32
@@ -128,10 +134,11 @@ class Settings:
         for name in ("devices", "workers"):
             if getattr(self, name) > MOST_THREADS:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: at most {MOST_THREADS} are started here")
-        for name in ("holdout", "regularisation", "wrong_evidence", "warmup_epochs", "workers", "warmup_from"):
+        weights = ("regularisation", "wrong_evidence", "wrong_contributions")
+        for name in ("holdout", *weights, "warmup_epochs", "workers", "warmup_from"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: it must not be negative")
-        for name in ("mosaic", "erase", "grow_until", "class_weights"):
+        for name in ("mosaic", "erase", "remove_least", "grow_until", "class_weights"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: it is a share, from 0 to 1")
         for name in ("temperature", "temperature_from"):
@@ -153,10 +160,11 @@ class Settings:
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"unknown {name} {getattr(self, name)!r}{nearest(getattr(self, name), allowed)}")
-        if self.regularisation and self.wrong_evidence:
-            raise ValueError("regularisation and wrong_evidence were both given: only one of them can be in the loss")
-        if self.regularisation and self.mosaic:
-            raise ValueError("regularisation and mosaic were both given: λ needs one class per image, so leave one out")
+        for name in ("regularisation", "wrong_contributions", "remove_least"):
+            if getattr(self, name) and self.mosaic:
+                raise ValueError(
+                    f"{name} and mosaic were both given: {name} needs one class per image, so leave one out"
+                )
         self._check_backbone()
         share = self.devices * self.nodes * self.accumulate
         if self.batch_size % share:
@@ -183,7 +191,7 @@ class Settings:
                 if (value := getattr(self, name)) != getattr(Settings, name):
                     raise ValueError(f"{name} is {value!r}, but there is no backbone: give backbone as well")
             return
-        for name, plain in (("augmentation", "none"), ("grow_from", None), ("mosaic", 0.0)):
+        for name, plain in (("augmentation", "none"), ("grow_from", None), ("mosaic", 0.0), ("remove_least", 0.0)):
             if getattr(self, name) != plain:
                 raise ValueError(
                     f"{name} is {getattr(self, name)!r}, but on a backbone photographs are varied by their views: "
@@ -226,7 +234,7 @@ def head_sizes(head: str) -> tuple[tuple[int, int, int], ...]:
 
 # what no other network can be told
 OF_CODA_NETS = (
-    *("temperature", "temperature_from", "regularisation", "wrong_evidence"),
+    *("temperature", "temperature_from", "regularisation", "wrong_evidence", "wrong_contributions", "remove_least"),
     *("rescale", "recompute", "start", "backbone"),
 )
 FIELDS = tuple(field.name for field in dataclasses.fields(Settings))
