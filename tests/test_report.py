@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -149,6 +150,15 @@ def test_logs_of_a_resumed_run(a_run):
     assert [line["epoch"] for line in found] == [1, 2, 3]
     assert [line["val_accuracy"] for line in found] == [0.5, 0.9375, 1.0]
     assert found[1]["train_accuracy"] == 0.75
+
+
+def test_logs_of_a_run_of_two_stages(a_run):
+    alone = sources.epochs(a_run)
+    assert sources.with_first_stage(a_run, alone) == alone
+    shutil.copytree(a_run / "logs", a_run / "stage-1" / "logs")
+    both = sources.with_first_stage(a_run, alone)
+    assert [line["epoch"] for line in both] == [1, 2, 3, 4]
+    assert [line["val_accuracy"] for line in both] == 2 * [line["val_accuracy"] for line in alone]
 
 
 def test_tables_take_anything():

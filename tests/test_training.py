@@ -66,9 +66,10 @@ def test_same_seed_same_weights_other_seed_other_weights(uninterrupted, recipe, 
 
 
 def test_two_processes_give_the_weights_of_one(pictures, tmp_path):
-    """The same global batch, split in two (DDP on gloo), gives the same gradients, so the same weights."""
+    """The same global batch, split in two (DDP on gloo), gives the same gradients, so the weights of both stages."""
     path = tmp_path / "recipe.yaml"
-    path.write_text(f"data: {pictures}\nepochs: 2\nprecision: 64-true\naccelerator: cpu\n{SETTINGS}")
+    then = "then: {epochs: 1, learning_rate: 1e-3}"
+    path.write_text(f"data: {pictures}\nepochs: 2\nprecision: 64-true\naccelerator: cpu\n{SETTINGS}\n{then}")
     done = command("train", path, "--output", tmp_path / "two", "--devices", 2, "--json")
     assert done.returncode == 0, done.stderr[-3000:]
     alone = train(path, tmp_path / "one", quiet=True)
@@ -314,6 +315,7 @@ def test_a_recipe_of_two_stages_in_one_go_and_in_pieces(pictures, tmp_path):
     assert whole.weights == tmp_path / "whole" / "model.safetensors"
     told = codanet.load(whole.weights).provenance
     assert [stage["epochs"] for stage in told["stages"]] == [2, 2]
+    assert (whole.epochs, whole.hours) == (4, told["hours"])
     (_, before), (_, after) = recipe.stages(tmp_path / "apart")
     one = train(Recipe("two", before), tmp_path / "apart" / "stage-1", quiet=True)
     two = train(Recipe("two", after), tmp_path / "apart", quiet=True)
@@ -322,8 +324,8 @@ def test_a_recipe_of_two_stages_in_one_go_and_in_pieces(pictures, tmp_path):
     start = load_file(one.weights)
     assert not all(torch.equal(expected[key], start[key]) for key in expected)
 
-    resumed = tmp_path / "resumed"
-    shutil.copytree(one.folder, resumed / "stage-1")  # killed between the stages
+    resumed = tmp_path / "elsewhere"
+    shutil.copytree(one.folder, resumed / "stage-1")  # killed between the stages, and moved
     again = load_file(train(recipe, resumed, quiet=True).weights)
     assert all(torch.equal(expected[key], again[key]) for key in expected)
     shutil.rmtree(resumed / "stage-1")  # the second stage needs the first no longer

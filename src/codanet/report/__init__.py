@@ -31,7 +31,7 @@ from .beside import beside, strongest
 from .card import IMAGES, card, corrupted_images
 from .curves import training_curves
 from .findings import Findings, find
-from .sources import Images, epochs, images, kind, read_json
+from .sources import Images, epochs, images, kind, read_json, with_first_stage
 
 PLOTS = ("localisation", "removal", "insertion", "sanity")  # in this order; what else there is follows
 MOST_BYTES = 16 * 2**20  # the largest picture that is taken into the page
@@ -102,7 +102,8 @@ def _run(folder: Path, root: Path | None, corrupted: int, quiet: bool) -> str:
     settings = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
     weights = folder / MODEL
     history = epochs(folder)
-    curves = sections.plot("Loss and accuracy after every epoch", training_curves(history)) if history else ""
+    whole = with_first_stage(folder, history)
+    curves = sections.plot("Loss and accuracy after every epoch", training_curves(whole)) if whole else ""
     if not weights.is_file():
         words = f"The training has not ended: {len(history)} of {settings.get('epochs', '?')} epochs are logged."
         return (

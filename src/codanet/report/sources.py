@@ -19,7 +19,7 @@ from ..data.photographs import load_photographs
 from ..data.split import held_out
 from ..evaluation.records import LINES, RESULTS
 from ..models.backbones import BACKBONES
-from ..training.run_files import LAST, LOGS, MODEL, SETTINGS
+from ..training.run_files import FIRST_STAGE, LAST, LOGS, MODEL, SETTINGS
 
 EPOCH_NUMBERS = ("loss_epoch", "val_loss", "train_accuracy", "val_accuracy")
 
@@ -68,6 +68,13 @@ def epochs(folder: Path) -> list[dict[str, float]]:
                 if numbers:
                     by_epoch.setdefault(epoch, {}).update(numbers)
     return [{"epoch": epoch + 1, **by_epoch[epoch]} for epoch in sorted(by_epoch)]
+
+
+def with_first_stage(folder: Path, own: list[dict[str, float]]) -> list[dict[str, float]]:
+    """The epochs of a run after those of the first stage that its recipe may have."""
+    before = epochs(folder / FIRST_STAGE)
+    done = before[-1]["epoch"] if before else 0
+    return before + [line | {"epoch": done + line["epoch"]} for line in own]
 
 
 @dataclass(frozen=True)

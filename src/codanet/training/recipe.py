@@ -52,8 +52,8 @@ class Recipe:
         """(folder, settings) of the stages of a recipe that sweeps nothing; the last one's folder is the run's own."""
         if not self.then:
             return [(folder, self.settings)]
-        first = folder / FIRST_STAGE
-        return [(first, self.settings), (folder, changed(self.settings, {**self.then, "start": str(first)}))]
+        second = changed(self.settings, {**self.then, "start": FIRST_STAGE})
+        return [(folder / FIRST_STAGE, self.settings), (folder, second)]
 
     def runs(self) -> list[tuple[str, Settings]]:
         """(folder, settings) of every run; the folder is '' where there is one run only."""

@@ -23,12 +23,12 @@ from .._support.version import __version__
 from ..data import ImageData
 from ..models.hybrid import HybridNet
 from ..models.network import CoDANet
-from ..models.weights import save
+from ..models.weights import load, save
 from .module import Classification
 from .photos import calibrate, featured, finished, forget_features
 from .preparation import at_its_precision, check, check_writable, images_of, resumable, untrained
 from .recipe import Recipe, load_recipe
-from .run_files import BEST, LAST, MAPS, MODEL, SETTINGS
+from .run_files import BEST, FIRST_STAGE, LAST, MAPS, MODEL, SETTINGS
 from .settings import Settings
 from .trainer import few_words, make_trainer
 from .warm_start import Start, begin, check_unseen, read_start, unfinished
@@ -153,7 +153,14 @@ def train_all(
             if not quiet and not rank_zero_only.rank:
                 _say(f"first stage finished, validation accuracy {before.accuracy:.2%}: going on with the second")
     for place, settings in runs:
-        yield _run(recipe.name, settings, place, quiet)
+        result = _run(recipe.name, settings, place, quiet)
+        yield _with_first_stage(result) if recipe.then else result
+
+
+def _with_first_stage(result: Result) -> Result:
+    """The epochs and hours of both stages, which the weights tell of."""
+    told = load(result.weights).provenance
+    return dataclasses.replace(result, epochs=told["epochs"], hours=told["hours"])
 
 
 def _run(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
@@ -206,6 +213,7 @@ def _alone(name: str, settings: Settings, folder: Path, quiet: bool) -> Result:
         save(model.eval(), result.weights, provenance=_provenance(name, module, result))
         if settings.backbone:
             forget_features(folder)
+    trainer.strategy.barrier()  # a second stage reads the weights in every process
     return result
 
 
@@ -215,9 +223,11 @@ def _begun(
     """The network, with the weights that the run starts from, and the stages that made those."""
     model, start = untrained(settings, data), Start({}, ())
     if settings.start is not None and checkpoint is None:
-        start = read_start(settings.start)
+        # a recipe's first stage moves with its run
+        place = str(folder / FIRST_STAGE) if settings.start == FIRST_STAGE else settings.start
+        start = read_start(place)
         check_unseen(start, settings, data)
-        begin(model, start, settings.start)
+        begin(model, start, place)
     elif settings.start is not None and isinstance(model, HybridNet):  # features that are gone need its own backbone
         begin(model, unfinished(folder), str(folder))
     return model, start.stages
