@@ -34,11 +34,19 @@ def at_its_precision(settings: Settings, folder: Path) -> Settings:
     """
     if settings.precision != "auto":
         return settings
-    precision = "bf16-mixed" if _on_processor(settings) and has_bfloat16() else "32-true"
+    precision = _begun_at(folder)
+    if precision is None:
+        precision = "bf16-mixed" if _on_processor(settings) and has_bfloat16() else "32-true"
+    return dataclasses.replace(settings, precision=precision)
+
+
+def _begun_at(folder: Path) -> str | None:
+    """The precision of the run in the folder; None if there is none, or its settings cannot be read."""
     if (folder / LAST).is_file():
         with contextlib.suppress(OSError, ValueError, TypeError):  # told of by `resumable`
-            precision = dict(read_json(folder / SETTINGS)).get("precision", precision)
-    return dataclasses.replace(settings, precision=precision)
+            precision = dict(read_json(folder / SETTINGS)).get("precision")
+            return precision if isinstance(precision, str) else None
+    return None
 
 
 def _on_processor(settings: Settings) -> bool:
