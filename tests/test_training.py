@@ -152,6 +152,8 @@ def test_a_run_goes_on_at_the_precision_of_the_machine_that_began_it(pictures, t
         result = train(path, tmp_path / "run", quiet=True, accelerator="cpu")
         assert result.settings.precision == "32-true"
         assert codanet.load(result.weights).provenance["settings"]["precision"] == "32-true"
+    (tmp_path / "run" / "settings.json").write_text('{"precision": 3}')  # by hand: as if nothing were known
+    assert at_its_precision(Settings(precision="auto", accelerator="cpu"), tmp_path / "run").precision == "bf16-mixed"
 
 
 def test_held_out_images_are_looked_at_as_the_weights_will_be_used(pictures, tmp_path):

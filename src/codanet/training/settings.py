@@ -37,7 +37,7 @@ class Settings:
         regularisation: λ, the weight of the mean |W| in the loss.
         wrong_evidence: The weight, in the loss, of evidence, anywhere in an image, for classes it does not belong to.
         wrong_contributions: The weight, in the loss, of what single pixels add to a class that an image does not belong
-            to: asked of every fourth image, for one such class; a quarter more time for a step.
+            to: asked of every fourth image, for one such class; some 30% more time for a step.
         temperature_from: Where T starts, to rise to `temperature` over the first four fifths; no rise if not given.
         augmentation: none, crop, flip-crop, flip-crop-cutout, randaugment or imagenet.
         grow_from: The side of the pictures at first; they grow to their own size in steps. No growth if not given.
