@@ -223,8 +223,8 @@ def _begun(
     """The network, with the weights that the run starts from, and the stages that made those."""
     model, start = untrained(settings, data), Start({}, ())
     if settings.start is not None and checkpoint is None:
-        # a recipe's first stage moves with its run
-        place = str(folder / FIRST_STAGE) if settings.start == FIRST_STAGE else settings.start
+        first = folder / FIRST_STAGE  # of a recipe with two, which moves with its run
+        place = str(first) if settings.start == first.name and first.is_dir() else settings.start
         start = read_start(place)
         check_unseen(start, settings, data)
         begin(model, start, place)
