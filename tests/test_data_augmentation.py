@@ -16,6 +16,7 @@ from codanet.data.augmentation import (
     RandomCrop,
     augmentation,
     erased,
+    least_most_or_patches,
     list_augmentations,
     without_least,
 )
@@ -142,6 +143,22 @@ def test_the_least_contributing_pixels_go_first() -> None:
     assert shares.max() <= 0.25 + 1 / 64
     assert shares.min() < 0.05
     assert 0.09 < shares.mean() < 0.16  # up to a quarter, evenly
+
+
+def test_least_and_most_contributing_pixels_and_patches_go_evenly() -> None:
+    contributions = torch.rand(600, 12, 12, generator=seeded())
+    gone = least_most_or_patches(contributions, seeded())
+    shares = gone.float().mean((1, 2))
+    assert shares.max() <= 0.25 + 1 / 144
+    assert 0.11 < shares.mean() < 0.14  # up to a quarter, evenly
+    some = shares > 0.1
+    least = [own[away].max() < own[~away].min() for own, away in zip(contributions[some], gone[some], strict=True)]
+    most = [own[away].min() > own[~away].max() for own, away in zip(contributions[some], gone[some], strict=True)]
+    left = (~torch.tensor(least) & ~torch.tensor(most)).nonzero()[:, 0]
+    for kind in (sum(least), sum(most), len(left)):
+        assert 0.25 < kind / some.sum() < 0.42
+    beside = (gone[some][left][:, :, 1:] & gone[some][left][:, :, :-1]).float().mean((1, 2))
+    assert (beside > 2 * shares[some][left] ** 2).float().mean() > 0.9  # next to each other, unlike pixels at random
 
 
 def test_erased_pixels_are_gone_from_all_channels() -> None:

@@ -6,11 +6,14 @@ import torch
 from codanet import CoDANet, create_model
 from codanet.benchmarks.algorithm1 import Algorithm1Conv2d, Algorithm1Net
 from codanet.data import load_data
+from codanet.data.augmentation import least_most_or_patches
 from codanet.models.network import Layer
 from codanet.training.loss import (
+    asked_classes,
     classification_loss,
     mean_weight,
     objective,
+    removal_error,
     weight_rows,
     wrong_classes,
     wrong_contributions,
@@ -173,3 +176,91 @@ def test_wrong_contributions_are_the_positive_ones_of_explanations():
 def test_wrong_contributions_by_hand():
     rows = torch.tensor([[[[1.0, -2.0]], [[-3.0, 4.0]]]])  # [1, 2, 1, 2]: the pixels add 1 - 3 and -2 + 4
     assert wrong_contributions(rows, torch.ones(1, 2, 1, 2)) == 2
+
+
+def test_asked_classes_are_the_true_one_or_the_likeliest_other():
+    logits = torch.tensor([[5.0, 1.0, 2.0]]).expand(4000, -1)
+    labels = torch.arange(2).repeat(2000)
+    asked = asked_classes(logits, labels, torch.Generator().manual_seed(0))
+    for label, likeliest in ((0, 2), (1, 0)):
+        mine = asked[labels == label]
+        assert set(mine.tolist()) == {label, likeliest}
+        assert (mine == label).float().mean().item() == pytest.approx(0.5, abs=0.05)
+
+
+def test_removal_error_by_hand():
+    contributions, gone = torch.tensor([[[1.0, 2.0, -4.0]]]), torch.tensor([[[True, False, True]]])
+    assert removal_error(contributions, gone, torch.tensor([-3.0])) == 0
+    assert removal_error(contributions, gone, torch.tensor([-3.5])) == 0.5**2 / 2
+    assert removal_error(contributions, gone, torch.tensor([2.0])) == 5 - 0.5
+
+
+def test_nothing_is_wrong_with_removal_where_the_weights_are_constant():
+    """With B = 0 every unit's weights are g(b), whatever is removed: the network is linear."""
+    torch.manual_seed(0)
+    model = create_model("nano_coda", image_channels=1, temperature=2).double()
+    with torch.no_grad():
+        for layer in model.dau_layers:
+            layer.B.zero_()
+            layer.A[-1].normal_()  # b
+    images, labels = torch.rand(8, 1, 8, 8, dtype=torch.float64), torch.arange(8)
+    plain, logits = objective(model, images, labels)
+    assert (logits - model(torch.zeros(1, 2, 8, 8, dtype=torch.float64))).abs().max() > 0.1
+    loss, _ = objective(model, images, labels, generator=torch.Generator().manual_seed(1), removal=1.0)
+    assert loss.item() == pytest.approx(plain.item(), rel=1e-12)
+
+
+def test_removal_error_is_what_explanations_and_predictions_say():
+    """Of every fourth image, at any temperature, beside λ and wrong contributions; the logits stay as they are."""
+    torch.manual_seed(0)
+    model = create_model("nano_coda", image_channels=1, temperature=0.01).double()
+    images, labels = torch.rand(8, 1, 8, 8, dtype=torch.float64), torch.arange(8)
+    plain, logits = objective(model, images, labels, temperature=0.005)
+
+    def expected(few):
+        generator = torch.Generator().manual_seed(2)
+        wrong = wrong_classes(labels, 10, generator)
+        asked = asked_classes(logits[:few], labels[:few], generator)
+        pixels = model.explain(images[:few], asked).pixels * 2  # T = 0.005 instead of 0.01
+        gone = least_most_or_patches(pixels, generator)
+        assert 0 < gone.float().mean() < 0.25
+        lost = (logits[:few] - model(torch.where(gone[:, None], 0, model.encode(images[:few])))) * 2
+        return wrong, removal_error(pixels, gone, lost[torch.arange(few), asked])
+
+    def asked_for(strength, contributions):
+        generator = torch.Generator().manual_seed(2)
+        return objective(model, images, labels, strength, generator, 0.005, None, 0.0, contributions, 0.3)
+
+    loss, same = asked_for(0.0, 0.0)
+    torch.testing.assert_close(same, logits, rtol=1e-12, atol=1e-12)
+    wrong, error = expected(2)
+    assert error > 1e-3
+    assert loss.item() == pytest.approx((plain + 0.3 * error).item(), rel=1e-10)
+    _, error = expected(8)
+    explained = model.explain(images, torch.stack([labels, wrong], 1))
+    positive = explained.pixels[:, 1].clamp(min=0).sum((1, 2)).mean() * 2
+    whole = plain + 0.2 * mean_weight(explained.rows, 0.01) + 0.1 * positive + 0.3 * error
+    assert asked_for(0.2, 0.1)[0].item() == pytest.approx(whole.item(), rel=1e-10)
+    with pytest.raises(ValueError, match="leave mosaics out"):
+        objective(model, images, torch.nn.functional.one_hot(labels, 10), removal=0.1)
+
+
+def test_learning_with_removal_error_lowers_it():
+    data = load_data("digits")
+    images, labels, left = data.train.images[:200].float() / 255, data.train.labels[:200], {}
+    for weight in (0.0, 1.0):
+        torch.manual_seed(0)
+        model = CoDANet((Layer(8, 4, stride=2), Layer(16, 8), Layer(10, 8, 1)), image_channels=1, temperature=4)
+        optimiser = torch.optim.Adam(model.parameters(), 1e-2)
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(120):
+            loss, _ = objective(model, images, labels, generator=generator, removal=weight)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        with torch.no_grad():
+            classified, logits = objective(model, images, labels)
+            asked, _ = objective(model, images, labels, generator=torch.Generator().manual_seed(1), removal=1.0)
+        left[weight] = (asked - classified).item()
+        assert (logits.argmax(1) == labels).float().mean() > 0.9
+    assert left[1.0] < 0.5 * left[0.0], left

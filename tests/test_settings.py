@@ -183,6 +183,8 @@ def test_schedules():
         ({"regularisation": -1}, "must not be negative"),
         ({"wrong_evidence": -1}, "must not be negative"),
         ({"wrong_contributions": -1}, "must not be negative"),
+        ({"removal_error": -1}, "must not be negative"),
+        ({"removal_error": 0.1, "mosaic": 0.5}, "removal_error and mosaic were both given"),
         ({"remove_least": 1.5}, "it is a share, from 0 to 1"),
         ({"remove_least": 0.5, "mosaic": 0.5}, "remove_least and mosaic were both given"),
         ({"wrong_contributions": 0.1, "mosaic": 0.5}, "wrong_contributions and mosaic were both given"),

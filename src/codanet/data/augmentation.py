@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.nn.functional import pad
+from torch.nn.functional import avg_pool2d, pad
 
 from codanet._support.errors import DataError
 from codanet._support.extras import optional
@@ -189,11 +189,30 @@ def without_least(encoded: Tensor, contributions: Tensor, removed: Tensor, gener
 
     removed: what such a pixel becomes, [1, C, 1, 1].
     """
-    number, _, height, width = encoded.shape
-    share = MOST_REMOVED * torch.rand(number, 1, generator=generator, device=generator.device)
-    places = contributions.flatten(1).argsort(1).argsort(1)  # 0 for the least
-    kept = places >= (share * height * width).to(places.device)
-    return torch.where(kept.view(number, 1, height, width), encoded, removed)
+    return torch.where(lowest(contributions, generator)[:, None], removed, encoded)
+
+
+def lowest(values: Tensor, generator: Generator | None) -> Tensor:
+    """The pixels of lowest value, [N, H, W], as booleans: of each image its own share of them, up to a quarter."""
+    number, height, width = values.shape
+    device = None if generator is None else generator.device
+    share = MOST_REMOVED * torch.rand(number, 1, generator=generator, device=device)
+    places = values.flatten(1).argsort(1).argsort(1)  # 0 for the lowest
+    return (places < (share * height * width).to(places.device)).view_as(values)
+
+
+PATCH = 5  # the side of the windows that Occlusion covers
+
+
+def least_most_or_patches(contributions: Tensor, generator: Generator | None) -> Tensor:
+    """Up to a quarter of each image's pixels: those of least contribution, or of most, or patches anywhere, evenly."""
+    number, height, width = contributions.shape
+    device = None if generator is None else generator.device
+    noise = torch.rand(number, 1, height, width, generator=generator, device=device)
+    smooth = avg_pool2d(noise, PATCH, 1, PATCH // 2, count_include_pad=False)[:, 0]
+    order = torch.randint(3, (number,), generator=generator, device=device).to(contributions.device)
+    values = torch.stack([contributions, -contributions, smooth.to(contributions)])  # [3, N, H, W]
+    return lowest(values[order, torch.arange(number, device=contributions.device)], generator)
 
 
 def draw(bound: int, count: int, images: Tensor, generator: Generator) -> Tensor:

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, one_hot
+from torch.nn.functional import binary_cross_entropy_with_logits, one_hot, smooth_l1_loss
 
+from ..data.augmentation import least_most_or_patches
+from ..models.classifier import baseline
 from ..models.network import CoDANet
 
 
@@ -96,6 +98,22 @@ def wrong_evidence(maps: Tensor, labels: Tensor, temperature: float) -> Tensor:
     return (positive * wrong).sum() / (wrong.sum().clamp(min=1) * temperature)
 
 
+def asked_classes(logits: Tensor, labels: Tensor, generator: Generator | None = None) -> Tensor:
+    """One class per image: the true one, or the wrong one that the network thinks likeliest, evenly."""
+    wrong = logits.masked_fill(one_hot(labels, logits.shape[1]).bool(), -torch.inf).argmax(1)
+    coin = torch.rand(len(labels), generator=generator).to(labels.device) < 0.5
+    return torch.where(coin, wrong, labels)
+
+
+def removal_error(contributions: Tensor, gone: Tensor, lost: Tensor) -> Tensor:
+    """How far Σ_p s(p) over removed pixels p is from what the logit loses with them; Huber's loss, mean over images.
+
+    contributions: s, to one class of each image, [N, H, W]; gone: the pixels, as many booleans; lost: that class's
+    logit less the one without the pixels, [N]. The error is 0 where W(x) does not depend on the pixels that go.
+    """
+    return smooth_l1_loss((contributions * gone).sum((1, 2)), lost)
+
+
 def at_temperature(logits: Tensor, model: CoDANet, temperature: float) -> Tensor:
     """The logits that the model would give with another T: b0 + (logits - b0) T / T'."""
     if temperature == model.temperature:
@@ -113,38 +131,52 @@ def objective(
     weights: Tensor | None = None,
     evidence: float = 0.0,
     contributions: float = 0.0,
+    removal: float = 0.0,
     passes: Passes | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The loss, at another temperature if one is given, and the logits.
 
-    Rows of W are computed where they are needed: for λ those of every image, for `contributions` alone of every fourth.
+    Rows of W are computed where they are needed: for λ those of every image, for `contributions` and `removal` alone of
+    every fourth.
 
     evidence: the weight of `wrong_evidence`.
     contributions: the weight of `wrong_contributions`.
+    removal: the weight of `removal_error`.
     passes: how pictures go through the model, if not plainly.
     """
     temperature = model.temperature if temperature is None else temperature
-    if passes is None and not (regularisation or evidence or contributions):  # which any network can do
+    if passes is None and not (regularisation or evidence or contributions or removal):  # which any network can do
         logits = model(images)
         return classification_loss(at_temperature(logits, model, temperature), labels, weights), logits
     passes = passes or Passes.plain(model)
-    if not (regularisation or contributions):
+    if not (regularisation or contributions or removal):
         maps = passes.maps(images)
     else:
         check_one_class(labels)
-        wrong = wrong_classes(labels, model.num_classes, generator)
         few = len(images) if regularisation else max(1, len(images) // 4)
-        targets = torch.stack([labels, wrong], 1) if regularisation else wrong[:, None]
-        maps, rows = passes.rows(images[:few], targets[:few])
+        some, wrong = model.encode(images[:few]), wrong_classes(labels, model.num_classes, generator)
+        targets = [labels, wrong] if regularisation else [wrong]
+        if removal:
+            with torch.no_grad():
+                likely = model.pool(passes.maps(some))
+            asked = asked_classes(likely, labels[:few], generator)
+            targets = [asked, *targets]
+        maps, rows = passes.rows(some, torch.stack([classes[:few] for classes in targets], 1))
         if few < len(images):
             maps = torch.cat([maps, passes.maps(images[few:])])
     logits = model.pool(maps)
     loss = classification_loss(at_temperature(logits, model, temperature), labels, weights)
+    colder = model.temperature / temperature
     if regularisation:
-        loss = loss + regularisation * mean_weight(rows, model.temperature)
+        loss = loss + regularisation * mean_weight(rows[:, -2:], model.temperature)
     if evidence:
         loss = loss + evidence * wrong_evidence(maps, labels, temperature)
     if contributions:
-        spoken = wrong_contributions(rows[:, -1], model.encode(images[:few])) * (model.temperature / temperature)
-        loss = loss + contributions * spoken
+        loss = loss + contributions * wrong_contributions(rows[:, -1], some) * colder
+    if removal:
+        pixels = (rows[:, 0].to(some.dtype) * some).sum(1) * colder
+        gone = least_most_or_patches(pixels.detach(), generator)
+        without = torch.where(gone[:, None], baseline(model, some), some)
+        change = (logits[:few] - model.pool(passes.maps(without))).gather(1, asked[:, None])[:, 0] * colder
+        loss = loss + removal * removal_error(pixels, gone, change)
     return loss, logits

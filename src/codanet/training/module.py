@@ -154,6 +154,7 @@ class Classification(LightningModule):
             self.class_weights,
             self.settings.wrong_evidence,
             self.settings.wrong_contributions,
+            self.settings.removal_error,
             self.passes,
         )
         if not torch.isfinite(loss.detach()):

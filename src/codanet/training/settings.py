@@ -38,6 +38,8 @@ class Settings:
         wrong_evidence: The weight, in the loss, of evidence, anywhere in an image, for classes it does not belong to.
         wrong_contributions: The weight, in the loss, of what single pixels add to a class that an image does not belong
             to: asked of every fourth image, for one such class; some 30% more time for a step.
+        removal_error: The weight, in the loss, of how far what some pixels contribute is from what the logit loses
+            without them: asked of every fourth image, for its class or the likeliest other.
         temperature_from: Where T starts, to rise to `temperature` over the first four fifths; no rise if not given.
         augmentation: none, crop, flip-crop, flip-crop-cutout, randaugment or imagenet.
         grow_from: The side of the pictures at first; they grow to their own size in steps. No growth if not given.
@@ -91,6 +93,7 @@ class Settings:
     regularisation: float = 0.0
     wrong_evidence: float = 0.0
     wrong_contributions: float = 0.0
+    removal_error: float = 0.0
     temperature_from: float | None = None
     augmentation: str = "none"
     grow_from: int | None = None
@@ -134,7 +137,7 @@ class Settings:
         for name in ("devices", "workers"):
             if getattr(self, name) > MOST_THREADS:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: at most {MOST_THREADS} are started here")
-        weights = ("regularisation", "wrong_evidence", "wrong_contributions")
+        weights = ("regularisation", "wrong_evidence", "wrong_contributions", "removal_error")
         for name in ("holdout", *weights, "warmup_epochs", "workers", "warmup_from"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: it must not be negative")
@@ -160,7 +163,7 @@ class Settings:
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"unknown {name} {getattr(self, name)!r}{nearest(getattr(self, name), allowed)}")
-        for name in ("regularisation", "wrong_contributions", "remove_least"):
+        for name in ("regularisation", "wrong_contributions", "removal_error", "remove_least"):
             if getattr(self, name) and self.mosaic:
                 raise ValueError(
                     f"{name} and mosaic were both given: {name} needs one class per image, so leave one out"
@@ -234,8 +237,8 @@ def head_sizes(head: str) -> tuple[tuple[int, int, int], ...]:
 
 # what no other network can be told
 OF_CODA_NETS = (
-    *("temperature", "temperature_from", "regularisation", "wrong_evidence", "wrong_contributions", "remove_least"),
-    *("rescale", "recompute", "start", "backbone"),
+    *("temperature", "temperature_from", "regularisation", "wrong_evidence", "wrong_contributions", "removal_error"),
+    *("remove_least", "rescale", "recompute", "start", "backbone"),
 )
 FIELDS = tuple(field.name for field in dataclasses.fields(Settings))
 # what may differ when a run is resumed: where it runs, and how often its maps are drawn
