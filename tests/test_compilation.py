@@ -77,7 +77,8 @@ def test_a_network_that_cannot_be_compiled_goes_on_in_words(model, monkeypatch):
     assert line == "The network could not be compiled (no compiler): going on without, which is only slower."
 
 
-def test_a_backward_pass_that_cannot_be_compiled_goes_on_as_well(model, monkeypatch):
+@pytest.mark.parametrize("looked_at_before", [False, True], ids=["at once", "after a pass without gradients"])
+def test_a_backward_pass_that_cannot_be_compiled_goes_on_as_well(model, monkeypatch, looked_at_before):
     def no_backward(graph, inputs):
         raise RuntimeError("no room for it")
 
@@ -86,8 +87,12 @@ def test_a_backward_pass_that_cannot_be_compiled_goes_on_as_well(model, monkeypa
     torch._dynamo.reset()
     said: list[str] = []
     network, pictures = Compiled(model, model.features, said.append), torch.rand(2, 3, 8, 8)
+    if looked_at_before:
+        with torch.no_grad():
+            network(pictures)
     network(pictures).sum().backward()
-    (line,) = said
+    *_, line = said
+    assert len(said) == 1 + looked_at_before
     assert line == "The network could not be compiled (no room for it): going on without, which is only slower."
 
 

@@ -35,13 +35,13 @@ class Compiled:
     def __init__(self, model: CoDANet, function: Callable[..., Any], say: Callable[[str], None]):
         self.model, self.function, self.say = model, function, say
         self.fast: Callable[..., Any] | None = compiled(function)
-        self.sizes: set[tuple[int, int]] = set()
+        self.sizes: set[tuple[int, int, bool]] = set()  # with gradients and without is compiled apart
 
     def __call__(self, images: Tensor, *more: Tensor) -> Any:
         encoded = self.model.encode(images)
         if self.fast is None:
             return self.function(encoded, *more)
-        size = (int(encoded.shape[2]), int(encoded.shape[3]))
+        size = (int(encoded.shape[2]), int(encoded.shape[3]), torch.is_grad_enabled())
         if size in self.sizes:
             return self._run(encoded, *more)
         started = time.monotonic()

@@ -174,9 +174,9 @@ def objective(
     if contributions:
         loss = loss + contributions * wrong_contributions(rows[:, -1], some) * colder
     if removal:
-        pixels = (rows[:, 0].to(some.dtype) * some).sum(1) * colder
+        pixels = (rows[:, 0].to(some.dtype) * some).sum(1)
         gone = least_most_or_patches(pixels.detach(), generator)
-        without = torch.where(gone[:, None], baseline(model, some), some)
-        change = (logits[:few] - model.pool(passes.maps(without))).gather(1, asked[:, None])[:, 0] * colder
-        loss = loss + removal * removal_error(pixels, gone, change)
+        left = model.pool(passes.maps(torch.where(gone[:, None], baseline(model, some), some)))
+        lost = (logits[:few] - left).gather(1, asked[:, None])[:, 0]
+        loss = loss + removal * removal_error(pixels * colder, gone, lost * colder)
     return loss, logits
