@@ -50,6 +50,22 @@ def test_growing_pictures_are_compiled_size_by_size_and_batches_share(model, com
     ]
 
 
+def test_passes_with_gradients_and_without_are_compiled_for_what_removal_does(model, compiled_shapes):
+    images, labels, said = torch.rand(8, 3, 8, 8), torch.tensor([0, 1, 2, 1, 0, 0, 2, 1]), []
+    maps = Compiled(model, model.features, said.append)
+    gradients = []
+    for passes in (None, Passes(maps, Compiled(model, weight_rows(model), said.append))):
+        loss, _ = objective(model, images, labels, 0.0, torch.Generator().manual_seed(0), removal=0.5, passes=passes)
+        gradients.append(torch.autograd.grad(loss, list(model.parameters())))
+    for plain, fast in zip(*gradients, strict=True):
+        torch.testing.assert_close(fast, plain)
+    assert [line.split(" in ")[0] for line in said] == [
+        "compiled for pictures of 8x8 without gradients",  # what is likely
+        "compiled for pictures of 8x8",  # the rows
+        "compiled for pictures of 8x8",  # the other pictures, and those without pixels
+    ]
+
+
 def test_the_rows_of_lambda_are_compiled_as_well_with_the_same_gradient(model, compiled_shapes):
     images, labels = torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 2, 1])
     network = Compiled(model, weight_rows(model), lambda line: None)

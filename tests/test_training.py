@@ -305,7 +305,8 @@ batch_size: 24
 threads: 1
 maps_every: 9
 epochs: 2
-then: {{epochs: 2, learning_rate: 1e-3, schedule: decay, wrong_contributions: 0.1, remove_least: 0.5}}
+then: {{epochs: 2, learning_rate: 1e-3, schedule: decay, wrong_contributions: 0.1,
+  removal_error: 0.05, remove_least: 0.5}}
 """
 
 
@@ -334,6 +335,14 @@ def test_a_recipe_of_two_stages_in_one_go_and_in_pieces(pictures, tmp_path):
     again = load_file(train(recipe, resumed, quiet=True).weights)
     assert all(torch.equal(expected[key], again[key]) for key in expected)
     assert not (resumed / "stage-1").exists()
+
+
+@pytest.mark.parametrize("term", ["wrong_evidence", "wrong_contributions", "removal_error", "regularisation"])
+def test_every_term_of_the_loss_is_learnt_from(term, pictures, tmp_path):
+    settings = {"epochs": 1, "model": "nano_coda", "image_size": 12, "temperature": 1, "threads": 1, "batch_size": 24}
+    plain = load_file(train(pictures, tmp_path / "plain", quiet=True, **settings).weights)
+    other = load_file(train(pictures, tmp_path / "other", quiet=True, **settings, **{term: 1.0}).weights)
+    assert not all(torch.equal(plain[key], other[key]) for key in plain)
 
 
 def test_what_was_learnt_from_is_not_held_out_of_a_folder_that_has_grown(pictures, tmp_path):

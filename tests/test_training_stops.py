@@ -186,8 +186,8 @@ def test_loss_that_is_not_a_number(recipe, tmp_path, monkeypatch):
     from codanet.training import loss as objective
     from codanet.training import module as classification
 
-    def poisoned(model, images, labels, *rest):
-        loss, logits = objective.objective(model, images, labels, *rest)
+    def poisoned(model, images, labels, *rest, **terms):
+        loss, logits = objective.objective(model, images, labels, *rest, **terms)
         return (loss * float("nan") if model.training and counter.pop() == 0 else loss), logits
 
     counter = list(range(12))  # an epoch has 9 batches: the 12th is in the second

@@ -52,7 +52,8 @@ class Compiled:
             self.say(f"The network could not be compiled ({_reason(error)}): going on without, which is only slower.")
             return self.function(encoded, *more)
         self.sizes.add(size)
-        self.say(f"compiled for pictures of {size[0]}x{size[1]} in {duration(time.monotonic() - started)}")
+        without = "" if size[2] else " without gradients"
+        self.say(f"compiled for pictures of {size[0]}x{size[1]}{without} in {duration(time.monotonic() - started)}")
         return made
 
     def _run(self, encoded: Tensor, *more: Tensor) -> Any:

@@ -101,8 +101,8 @@ def wrong_evidence(maps: Tensor, labels: Tensor, temperature: float) -> Tensor:
 def asked_classes(logits: Tensor, labels: Tensor, generator: Generator | None = None) -> Tensor:
     """One class per image: the true one, or the wrong one that the network thinks likeliest, evenly."""
     wrong = logits.masked_fill(one_hot(labels, logits.shape[1]).bool(), -torch.inf).argmax(1)
-    coin = torch.rand(len(labels), generator=generator).to(labels.device) < 0.5
-    return torch.where(coin, wrong, labels)
+    chosen = torch.rand(len(labels), generator=generator).to(labels.device) < 0.5
+    return torch.where(chosen, wrong, labels)
 
 
 def removal_error(contributions: Tensor, gone: Tensor, lost: Tensor) -> Tensor:
@@ -155,7 +155,7 @@ def objective(
         check_one_class(labels)
         few = len(images) if regularisation else max(1, len(images) // 4)
         some, wrong = model.encode(images[:few]), wrong_classes(labels, model.num_classes, generator)
-        targets = [labels, wrong] if regularisation else [wrong]
+        targets = [labels, wrong] if regularisation else [wrong] if contributions else []
         if removal:
             with torch.no_grad():
                 likely = model.pool(passes.maps(some))

@@ -144,18 +144,19 @@ class Classification(LightningModule):
         generator = self.generator(index)
         with torch.set_grad_enabled(self.settings.finetune):  # below the layers there is something to learn, or not
             pictures, labels, temperature = self._pictures(images, labels, generator)
+        settings = self.settings
         loss, logits = objective(
             self.model,
             pictures,
             labels,
-            self.settings.regularisation,
+            settings.regularisation,
             generator,
             temperature,
             self.class_weights,
-            self.settings.wrong_evidence,
-            self.settings.wrong_contributions,
-            self.settings.removal_error,
-            self.passes,
+            evidence=settings.wrong_evidence,
+            contributions=settings.wrong_contributions,
+            removal=settings.removal_error,
+            passes=self.passes,
         )
         if not torch.isfinite(loss.detach()):
             raise Divergence(

@@ -39,7 +39,8 @@ class Settings:
         wrong_contributions: The weight, in the loss, of what single pixels add to a class that an image does not belong
             to: asked of every fourth image, for one such class; some 30% more time for a step.
         removal_error: The weight, in the loss, of how far what some pixels contribute is from what the logit loses
-            without them: asked of every fourth image, for its class or the likeliest other.
+            without them: up to a quarter of them, those of least contribution, of most, or patches; asked of every
+            fourth image, for its class or the likeliest other.
         temperature_from: Where T starts, to rise to `temperature` over the first four fifths; no rise if not given.
         augmentation: none, crop, flip-crop, flip-crop-cutout, randaugment or imagenet.
         grow_from: The side of the pictures at first; they grow to their own size in steps. No growth if not given.
