@@ -11,12 +11,15 @@ from torch import nn
 import codanet
 from codanet.data import load_data
 from codanet.data.pictures import Pictures
+from codanet.data.split import held_out
 from codanet.evaluation import evaluate, load_models
 from codanet.evaluation.models import model_digest, read_data
 from codanet.metrics import contributions, removal
 from codanet.models.labels import short_name
 from codanet.models.network import CoDANet, Layer
 from codanet.models.resnet import resnet20
+from codanet.report import _images_of as images_of_report
+from codanet.training import train
 from evaluations import numbers, other
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -60,6 +63,29 @@ def test_the_baseline_may_lie_in_the_home_of_a_user(tmp_path, monkeypatch):
     models, files = load_models(["resnet20:~/w.safetensors"])
     assert list(models) == ["resnet20"]
     assert "sha256" in files["resnet20"]
+
+
+def test_choices_look_at_what_training_held_out(tmp_path, digits):
+    result = train("digits", tmp_path / "run", epochs=1, holdout=200, quiet=True)
+    asked = {"metrics": ["accuracy"], "methods": ["contributions"], "split": "held-out", "quiet": True}
+    results = evaluate([str(result.weights)], "digits", output=tmp_path / "out", **asked)
+    (row,) = results.rows
+    data = load_data("digits")
+    held = held_out(data, 200, 0).val
+    assert row.mean == pytest.approx(result.accuracy, abs=1e-6)
+    assert row.n == len(held)
+    assert results.provenance["settings"]["split"] == "held-out"
+    assert results.provenance["settings"]["split_digest"] == held.digest() != data.val.digest()
+    own, other_number = codanet.load(result.weights), codanet.load(result.weights)
+    assert images_of_report(own, results.provenance, None).data.val.digest() == held.digest()
+    other_number.provenance["settings"]["holdout"] = 100
+    for models, words in (
+        ({"a": codanet.load(digits)}, "a does not say that its training held images of digits out"),
+        ({"own": own, "b": resnet20()}, "b does not say that its training held"),
+        ({"own": own, "b": other_number}, "held out other images each .own 200 by seed 0, b 100 by seed 0."),
+    ):
+        with pytest.raises(ValueError, match=words):
+            evaluate(models, "digits", output=tmp_path / "none", **asked)
 
 
 def test_a_models_digest_changes_with_every_number():

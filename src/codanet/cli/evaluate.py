@@ -41,6 +41,7 @@ EXAMPLES = """\
   codanet evaluate model.safetensors --data tiny-imagenet --metrics box,localisation --methods contributions
   codanet evaluate model.safetensors --data cifar10 --methods rise:masks=2000,occlusion9:space=image
   codanet evaluate model.safetensors --data cifar10 --metrics quantus:pixel-flipping,road,pointing --images 64
+  codanet evaluate model.safetensors --data cifar10 --split held-out  to choose by, while the test set stays unseen
   codanet evaluate model.safetensors --data cifar10 --workers 2
   torchrun --nproc-per-node 8 -m codanet evaluate model.safetensors --data cifar10"""
 WIDEST = 1000  # signs in a line of the table in a file, which has no edge to cut numbers off at
@@ -56,7 +57,12 @@ def parser() -> Parser:
         "resnet56:official",
     )
     parser.add_argument("--data", required=True, help="a data set's name, or a folder of pictures")
-    parser.add_argument("--split", default="test", help="test, the held-out part (default), or train")
+    parser.add_argument(
+        "--split",
+        default="test",
+        help="test (default); held-out, the training images that the model's training left out (--holdout), to choose "
+        "by; or train",
+    )
     parser.add_argument(
         "--methods",
         default=",".join(METHODS_OF_THE_PAPER),

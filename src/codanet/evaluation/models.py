@@ -1,7 +1,7 @@
 """The models of an evaluation: where they come from, and whether they fit the data."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from .._support.messages import nearest
 from ..data import ImageData, check_alone, load_data, picture_folder
 from ..data.photographs import load_photographs
 from ..data.pictures import Pictures
+from ..data.split import held_out
 from ..export import load
 from ..models.classifier import logits_of
 from ..models.digest import model_digest
@@ -22,7 +23,9 @@ from ..models.network import CoDANet
 from ..models.peers import Peer
 from ..models.resnet import RESNETS
 
-__all__ = ["fitting", "load_models", "model_digest"]
+__all__ = ["HELD_OUT", "fitting", "held_out_by", "load_models", "model_digest"]
+
+HELD_OUT = "held-out"  # the split of what trainings left out
 
 
 def load_models(names: Sequence[str]) -> tuple[dict[str, nn.Module], dict[str, dict[str, Any]]]:
@@ -99,6 +102,25 @@ def read_data(
 def split_seeds(models: dict[str, nn.Module]) -> list[int]:
     """Of the splits between training and held-out pictures of a folder, as the models' trainings drew them."""
     return sorted({seed_in(_settings(model)) for model in models.values() if isinstance(model, CoDANet | Peer)}) or [0]
+
+
+def held_out_by(models: Mapping[str, nn.Module], data: ImageData) -> ImageData:
+    """The data with what the models' trainings held out for choices in place of the test images."""
+    found = {}
+    for label, model in models.items():
+        told = model.provenance if isinstance(model, CoDANet | Peer) else {}
+        settings = _settings(model) if isinstance(model, CoDANet | Peer) else {}
+        number = settings.get("holdout")
+        if told.get("data") != data.name or not isinstance(number, int) or number < 1:
+            raise ValueError(
+                f"{label} does not say that its training held images of {data.name} out (holdout): measure it on test "
+                "or train"
+            )
+        found[label] = (number, seed_in(settings))
+    if len(set(found.values())) > 1:
+        said = ", ".join(f"{label} {number} by seed {seed}" for label, (number, seed) in found.items())
+        raise ValueError(f"the models held out other images each ({said}): evaluate them one at a time")
+    return held_out(data, *next(iter(found.values())))
 
 
 def fitting(label: str, model: nn.Module, data: ImageData, train: bool) -> Pictures:

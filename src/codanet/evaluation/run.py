@@ -22,14 +22,14 @@ from ..models.network import bare
 from .figures import draw
 from .measurement import Measurement, Plan
 from .methods import Methods, choose_methods
-from .models import fitting, load_models, model_digest, read_data
+from .models import HELD_OUT, fitting, held_out_by, load_models, model_digest, read_data
 from .published import Published
 from .records import Records
 from .results import Results, rows_of
 
 METHODS_OF_THE_PAPER = ("contributions", "grad", "ixg", "intgrad", "gradcam", "deeplift", "occlusion5", "occlusion9")
 METRICS_OF_THE_PAPER = ("accuracy", "localisation", "removal")
-SPLITS = {"val": False, "test": False, "train": True}  # whether it is the training part
+SPLITS = {"val": False, "test": False, HELD_OUT: False, "train": True}  # whether it is the training part
 # the records': in 1 numbers were rounded and confidences kept instead of log-odds, 2 had no coarse maps, and in 3 all
 # metrics on grids had as many of them as the first that was named
 FORMAT = 4
@@ -74,7 +74,8 @@ def evaluate(
         metrics: Names in `METRICS`, or of Quantus, "quantus:pixel-flipping"; without any, the paper's: accuracy,
             localisation and removal.
         output: Folder of the results.
-        split: "test" or "val", the held-out part, or "train".
+        split: "test" or "val", the part of the data set that is not for training; "held-out", the training images that
+            the models' trainings left out (`holdout`), to choose by; or "train".
         grids: How many grids for localisation; the paper's number, or as many as there are, if not given.
         grid_size: Images on a side of a grid; if not given 3, or 2 where there are fewer than nine classes.
         images: How many images for the other metrics; the paper's 1024, or as many as there are, if not given.
@@ -111,6 +112,8 @@ def evaluate(
     given = {label: bare(model) for label, model in given.items()}
     if not isinstance(data, ImageData):
         data = read_data(given, data, root, image_size, source)
+    if split == HELD_OUT:
+        data = held_out_by(given, data)
     pictures = {label: fitting(label, model, data, plan.train) for label, model in given.items()}
     some = next(iter(pictures.values()))  # the same for all models, but for the cut
     needs = {name: find_metric(name).needs for name in named}
@@ -118,7 +121,7 @@ def evaluate(
         without = ", ".join(name for name, need in needs.items() if need == "boxes")
         raise ValueError(f"these images of {data.name} have no boxes: leave out {without}, or use Tiny-ImageNet's val")
     samples = some.sample(images, USUAL_IMAGES, seed) if {"maps", "boxes", "method"} & {*needs.values()} else []
-    settings = settings_of_records(plan, data, given)
+    settings = settings_of_records(plan, data, given, split)
     place = own_place() if place is None else place
     with crew_in(expanded(output), "the evaluation", place) as crew:
         records = Records(crew, settings)
@@ -152,7 +155,7 @@ def evaluate(
     return results
 
 
-def settings_of_records(plan: Plan, data: ImageData, models: Mapping[str, nn.Module]) -> dict[str, Any]:
+def settings_of_records(plan: Plan, data: ImageData, models: Mapping[str, nn.Module], split: str) -> dict[str, Any]:
     """What the numbers depend on, besides the names of methods and metrics."""
     return {
         "format": FORMAT,
@@ -160,7 +163,7 @@ def settings_of_records(plan: Plan, data: ImageData, models: Mapping[str, nn.Mod
         "torch": torch.__version__,
         "data": data.name,
         "checksum": data.checksum,
-        "split": "train" if plan.train else "val",
+        "split": "val" if split == "test" else split,
         "split_digest": (data.train if plan.train else data.val).digest(),
         "image_size": list(data.image_size),
         "seed": plan.seed,

@@ -18,7 +18,7 @@ from .._support.numbers import check_whole
 from .._support.progress import progress_bar
 from .._support.version import __version__
 from ..data import ImageData
-from ..evaluation.models import fitting, model_digest
+from ..evaluation.models import HELD_OUT, fitting, model_digest
 from ..evaluation.records import RESULTS
 from ..evaluation.table import Row
 from ..export import load
@@ -199,7 +199,9 @@ def _images_of(model: nn.Module, provenance: Mapping[str, Any], root: Path | Non
     settings: dict[str, Any] = {"data": data.get("name")}
     if isinstance(model, CoDANet | Peer):
         elsewhere = {} if model.provenance.get("data") == data.get("name") else {**settings, "root": None}
-        settings = {**settings, **mapping(model.provenance.get("settings")), **elsewhere, "holdout": 0}
+        own = mapping(model.provenance.get("settings"))
+        holdout = own.get("holdout", 0) if measured.get("split") == HELD_OUT else 0
+        settings = {**settings, **own, **elsewhere, "holdout": holdout}
     if "image_size" in measured:
         settings["image_size"] = measured["image_size"]
     return images(settings, data.get("checksum"), root)
