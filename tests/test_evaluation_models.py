@@ -18,7 +18,7 @@ from codanet.metrics import contributions, removal
 from codanet.models.labels import short_name
 from codanet.models.network import CoDANet, Layer
 from codanet.models.resnet import resnet20
-from codanet.report import _images_of as images_of_report
+from codanet.report.sources import images_of_evaluation
 from codanet.training import train
 from evaluations import numbers, other
 
@@ -76,11 +76,13 @@ def test_choices_look_at_what_training_held_out(tmp_path, digits):
     assert row.n == len(held)
     assert results.provenance["settings"]["split"] == "held-out"
     assert results.provenance["settings"]["split_digest"] == held.digest() != data.val.digest()
-    own, other_number = codanet.load(result.weights), codanet.load(result.weights)
-    assert images_of_report(own, results.provenance, None).data.val.digest() == held.digest()
+    own, other_number, other_images = (codanet.load(result.weights) for _ in range(3))
+    other_images.provenance["data_checksum"] = "0" * 64
+    assert images_of_evaluation(own, results.provenance, None).data.val.digest() == held.digest()
     other_number.provenance["settings"]["holdout"] = 100
     for models, words in (
         ({"a": codanet.load(digits)}, "a does not say that its training held images of digits out"),
+        ({"b": other_images}, "the images of digits are not those that b was trained on"),
         ({"own": own, "b": resnet20()}, "b does not say that its training held"),
         ({"own": own, "b": other_number}, "held out other images each .own 200 by seed 0, b 100 by seed 0."),
     ):

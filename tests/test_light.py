@@ -54,7 +54,7 @@ def test_completion_imports_nothing_heavy(shell):
         ("demo cifar11", "no model 'cifar11' comes with the package: did you mean 'cifar10'?"),
         ("page cifar11", "no model 'cifar11' comes with the package: did you mean 'cifar10'?"),
         ("export cifar11 -o a.onnx", "no model 'cifar11' comes with the package: did you mean 'cifar10'?"),
-        ("report nowhere", "nowhere does not exist: give the folder of an evaluation or of a training run"),
+        ("report cifar11", "cifar11 does not exist: did you mean 'cifar10'?"),
         ("bench --models s_codda", "unknown model 's_codda': did you mean 's_coda'?"),
         ("bench --batch 0", "argument --batch: '0' is not above 0"),
         ("train digits --epoch 3", "unknown setting '--epoch': did you mean 'epochs'?"),
@@ -94,6 +94,7 @@ def test_the_names_of_the_help_are_those_of_the_registries():
     from codanet.metrics import FAMILIES, METRICS
     from codanet.metrics.metric import POINTS
     from codanet.plot import PALETTES, STYLES
+    from codanet.report.sources import SPLITS as REPORT_SPLITS
 
     assert tuple(METHODS) == names.METHODS
     assert tuple(METHODS_OF_THE_PAPER) == names.METHODS_OF_THE_PAPER
@@ -103,6 +104,7 @@ def test_the_names_of_the_help_are_those_of_the_registries():
     assert names.POINTS == POINTS
     assert tuple(list_data()) == names.DATA_SETS
     assert tuple(SPLITS) == names.SPLITS
+    assert names.REPORT_SPLITS == REPORT_SPLITS
     assert tuple(PALETTES) == names.PALETTES
     assert tuple(STYLES) == names.STYLES
     assert tuple(MODELS) == names.BENCH_MODELS

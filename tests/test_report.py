@@ -194,7 +194,7 @@ def test_folders_that_are_none(made, words, tmp_path):
 def test_paths_that_are_none(tmp_path, a_run):
     with pytest.raises(ValueError, match="does not exist"):
         report(tmp_path / "nothing")
-    with pytest.raises(ValueError, match="is a file"):
+    with pytest.raises(ValueError, match="cannot be read as safetensors"):
         report(a_run / "settings.json")
     with pytest.raises(ValueError, match="is a folder: give the name of a file"):
         report(a_run, tmp_path, quiet=True)

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from codanet.data.corruption import CORRUPTIONS
+from codanet.data.corruption import CORRUPTIONS, Corruption
 from codanet.data.pictures import Pictures
 from codanet.data.split import MemorySplit, held_out
 from codanet.models.network import CoDANet, Layer
@@ -38,11 +38,20 @@ def test_the_card_counts_by_class_and_tries_worse_pictures(found):
     assert "red 20 100.0% 83.9% to 100.0% 80.0%" in text  # 20 of the 25 called red are
     assert "blue 20 75.0% 53.1% to 88.8% 100.0%" in text
     assert "Expected calibration error" in text
-    assert "The same 12 held-out images" in text
+    assert "The same 12 images" in text
     for corruption in CORRUPTIONS:
         assert f"{corruption.name} {corruption.setting}" in text
     assert sum(heard) == corrupted_images(found, 12) == 12 * (1 + len(CORRUPTIONS))
     assert "too few images it is sure of for a grid" in text  # three classes do not fill four cells
+
+
+def test_worse_pictures_are_those_that_the_model_sees(found, monkeypatch):
+    """Black ones are as much of one class as of another, and the first is taken."""
+    kept, black = Corruption("kept", "", lambda images: images), Corruption("black", "", lambda images: 0 * images)
+    monkeypatch.setattr("codanet.report.card.CORRUPTIONS", (kept, black))
+    text = words(card(colour_model(), found, images=60, done=[].append))
+    shares = dict(re.findall(r"(as they are|kept|black) +([\d.]+%)", text))
+    assert shares == {"as they are": "91.7%", "kept": "91.7%", "black": "33.3%"}
 
 
 def test_no_worse_pictures_if_none_are_asked_for(found):
@@ -60,7 +69,7 @@ def test_maps_are_localised_on_grids_where_there_are_enough_classes():
     certain.predictions.logits[torch.arange(12), labels] = certain.predictions.log_odds[:] = 1e9
     text = words(card(model, certain, images=0, done=[].append))
     assert "3 grids, 95% interval" in text
-    assert "On grids of 2x2 held-out images" in text
+    assert "On grids of 2x2 images" in text
     assert "chance is 25%" in text
 
 

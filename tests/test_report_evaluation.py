@@ -10,8 +10,9 @@ import pytest
 import codanet
 from codanet.evaluation import Row, evaluate
 from codanet.evaluation.models import model_digest
-from codanet.report import _images_of, _model, report
+from codanet.report import report
 from codanet.report.sections import measurements
+from codanet.report.sources import images_of_evaluation, measured_model
 from reports import Page, coloured_pictures, harmless, model_of
 
 
@@ -62,7 +63,7 @@ def test_an_evaluation_is_reported_at_the_size_that_it_was_made_at(pictures, tmp
     model, _, _ = model_of(pictures)
     evaluate({"colours": model}, pictures, ["contributions"], ["accuracy"], tmp_path, image_size=24, quiet=True)
     provenance = json.loads((tmp_path / "results.json").read_text())["provenance"]
-    data = _images_of(model, provenance, None).data
+    data = images_of_evaluation(model, provenance, None).data
     assert data is not None
     assert data.image_size == (24, 24)
 
@@ -71,7 +72,7 @@ def test_an_evaluation_on_another_set_does_not_look_for_it_where_the_training_wa
     monkeypatch.setenv("CODANET_DATA", str(tmp_path / "cache"))
     model, _, settings = model_of(pictures)
     model.provenance["settings"] = {**settings, "data": "mnist", "root": str(tmp_path)}
-    there = _images_of(model, {"data": {"name": "cifar10", "checksum": "x"}}, None)
+    there = images_of_evaluation(model, {"data": {"name": "cifar10", "checksum": "x"}}, None)
     assert there.missing == "The images of cifar10 are not on this machine"
 
 
@@ -99,8 +100,8 @@ def test_what_an_evaluation_has_lost(evaluation, tmp_path):
 
 def test_a_shipped_model_is_found_by_its_name(tmp_path):
     digest = model_digest(codanet.load("cifar10"))
-    assert _model({"file": "cifar10", "digest": digest}, tmp_path)[0] is not None
-    assert _model({"file": "cifar10", "digest": "0" * 64}, tmp_path) == (None, "its weights have changed since")
+    assert measured_model({"file": "cifar10", "digest": digest}, tmp_path)[0] is not None
+    assert measured_model({"file": "cifar10", "digest": "0" * 64}, tmp_path) == (None, "its weights have changed since")
 
 
 def test_numbers_beyond_all_floats_are_left_empty():

@@ -40,6 +40,7 @@ METRICS_OF_THE_PAPER = ("accuracy", "localisation", "removal")
 POINTS = 129  # on a removal curve
 DATA_SETS = ("digits", "mnist", "cifar10", "tiny-imagenet", "imagenet100")
 SPLITS = ("val", "test", "held-out", "train")
+REPORT_SPLITS = ("held-out", "test")
 PALETTES = ("red-blue", "orange-purple")
 MAPS = ("float16", "png", "none")  # how a table of explanations keeps its maps
 STYLES = ("map", "overlay", "weights")

@@ -116,6 +116,11 @@ def held_out_by(models: Mapping[str, nn.Module], data: ImageData) -> ImageData:
                 f"{label} does not say that its training held images of {data.name} out (holdout): measure it on test "
                 "or train"
             )
+        if told.get("data_checksum") not in (None, data.checksum):
+            raise ValueError(
+                f"the images of {data.name} are not those that {label} was trained on, so that it may have learnt from "
+                "what would be held out now: measure it on test"
+            )
         found[label] = (number, seed_in(settings))
     if len(set(found.values())) > 1:
         said = ", ".join(f"{label} {number} by seed {seed}" for label, (number, seed) in found.items())

@@ -16,7 +16,7 @@ from ..metrics.localisation import localisation
 from ..metrics.maps import contributions
 from ..metrics.predictions import confident_images
 from ..models.classifier import logits_of, probabilities
-from ..models.network import CoDANet
+from ..models.self_explaining import SelfExplaining
 from ..plot import png
 from . import sections
 from .findings import Findings, wilson
@@ -24,13 +24,17 @@ from .findings import Findings, wilson
 IMAGES, GRIDS, SEED = 150, 25, 0  # looked at for corruptions and localisation, in an order of that seed
 READ_AT_ONCE = 100
 INK, PAPER, BLUE = "#1d2126", "#92a0b0", "#2166ac"
+BY_CLASS = (
+    "'found' is the share of a class's images that were recognised, with its 95% interval (Wilson), 'true' the share "
+    "of images called that class that belong to it."
+)
 CALIBRATION = (
     "The share of right decisions over the probability they were given, in 15 bins; on the diagonal a probability "
     "comes true as often as it says. Bars show how many decisions each bin holds."
 )
-CORRUPTED = "The same {number} held-out images, as they are and made worse; intervals are 95% (Wilson)."
+CORRUPTED = "The same {number} images, as they are and made worse; intervals are 95% (Wilson)."
 LOCALISED = (
-    "On grids of {side}x{side} held-out images that it is sure of, the share of the positive contributions to a class "
+    "On grids of {side}x{side} images that it is sure of, the share of the positive contributions to a class "
     "that lies on its own image; chance is {chance:.0%}. A quick look: codanet evaluate measures it on more."
 )
 
@@ -38,11 +42,11 @@ LOCALISED = (
 def card(
     model: nn.Module, findings: Findings | None, whose: str = "", *, images: int = IMAGES, done: Callable[[int], object]
 ) -> str:
-    """The sections of the card; nothing without images. `done` hears of every held-out image that was made worse."""
+    """The sections of the card; nothing without images. `done` hears of every image that was made worse."""
     if findings is None:
         return ""
     return (
-        sections.section(f"Class by class{whose}", _classes(findings))
+        sections.section(f"Class by class{whose}", _classes(findings), BY_CLASS)
         + _calibration(model, findings, whose)
         + _corruptions(model, findings, whose, images, done)
         + _localisation(model, findings, whose)
@@ -63,7 +67,7 @@ def _classes(findings: Findings) -> str:
                 _share(right, called),
             )
         )
-    return sections.table(("class", "images", "recognised", "95% interval", "true when said"), rows)
+    return sections.table(("class", "images", "found", "95% interval", "true"), rows)
 
 
 def _share(right: int, number: int) -> str:
@@ -143,8 +147,9 @@ def _some(findings: Findings, images: int) -> list[int]:
 
 
 def _localisation(model: nn.Module, findings: Findings, whose: str) -> str:
-    if not isinstance(model, CoDANet):
-        return ""
+    if not isinstance(model, SelfExplaining):
+        words = "It has no maps of its own; codanet evaluate measures those of other methods."
+        return sections.section(f"Where its maps lie{whose}", f"<p class='missing'>{words}</p>")
     sure = confident_images(findings.predictions.scores())
     grids = grids_up_to(GRIDS, sure, 3, seed=SEED) or grids_up_to(GRIDS, sure, 2, seed=SEED)
     if grids is None:

@@ -1,4 +1,4 @@
-"""What a model makes of held-out images: where it is right, what it confuses, and the decisions to look at."""
+"""What a model makes of images: where it is right, what it confuses, and the decisions to look at."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from ..data.pictures import Pictures
 from ..metrics import predict
 from ..metrics.predictions import Predictions
-from ..models.classifier import probabilities
+from ..models.classifier import like, logits_of, probabilities
 from ..models.hybrid import HybridNet
 from ..models.network import CoDANet
+from ..models.self_explaining import SelfExplaining
 
 RIGHT, WRONG = 10, 8  # decisions shown
 
@@ -68,7 +69,7 @@ def wilson(successes: int, number: int, z: float = 1.96) -> tuple[float, float]:
 def find(
     model: nn.Module, pictures: Pictures, classes: tuple[str, ...], done: Callable[[int], object] | None = None
 ) -> Findings:
-    """Every image goes through the model once; those worth a look are explained, if it is a CoDA-Net."""
+    """Every image goes through the model once; those worth a look are explained, if it explains itself."""
     predictions = predict(model, pictures, done=done)
     truth, said, sure = predictions.labels, predictions.predicted, probabilities(model, predictions.logits)
     number = len(classes)
@@ -76,7 +77,7 @@ def find(
     right, wrong = _worth_a_look(truth, said, sure)
 
     def cases(places: list[int]) -> tuple[Case, ...]:
-        if not places or not isinstance(model, CoDANet):
+        if not places or not isinstance(model, SelfExplaining):
             return ()
         return _explained(model, pictures, predictions.indices[places].tolist(), said[places], truth[places])
 
@@ -95,12 +96,17 @@ def _worth_a_look(truth: Tensor, said: Tensor, sure: Tensor) -> tuple[list[int],
     return list(first.values())[:RIGHT], order[~correct][:WRONG].tolist()
 
 
-def _explained(model: CoDANet, pictures: Pictures, indices: list[int], said: Tensor, truth: Tensor) -> tuple[Case, ...]:
+def _explained(
+    model: SelfExplaining, pictures: Pictures, indices: list[int], said: Tensor, truth: Tensor
+) -> tuple[Case, ...]:
     images = torch.cat([pictures.read([index])[0] for index in indices])
-    targets = torch.stack([said, truth], 1)
-    why = model.explain(images.to(model.device, model.dtype), targets)
-    chances = why.probabilities.cpu()
-    maps = why.shown.float().cpu()
+    inputs, targets = like(model, images), torch.stack([said, truth], 1)
+    with torch.no_grad():
+        chances = probabilities(model, logits_of(model, images)).cpu()
+        if isinstance(model, CoDANet):  # of features, as a picture shows them
+            maps = model.explain(inputs, targets).shown.float().cpu()
+        else:
+            maps = model.own_maps(model.encode(inputs), targets.to(inputs.device)).float().cpu()
     return tuple(
         Case(
             index,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -14,6 +15,7 @@ from .findings import Case, Findings
 
 MATRIX_CLASSES = 25  # more are listed by what is confused most
 PAIRS = 20
+MOST_BYTES = 16 * 2**20  # of a picture that is taken into the page
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -58,11 +60,21 @@ def flat(entries: Mapping[str, Any], before: str = "") -> list[tuple[str, object
         name = f"{before}{key}"
         if isinstance(value, Mapping):
             rows += flat(value, f"{name} · ")
+        elif isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
+            for number, each in enumerate(value, 1):  # the stages of a training
+                rows += flat(each, f"{name} {number} · ")
         elif isinstance(value, list):
             rows.append((name, ", ".join(map(str, value))))
         elif value is not None and value != "":
             rows.append((name, value))
     return rows
+
+
+def plot_file(path: Path, title: str) -> str:
+    """A picture from a folder, if it is not too large for the page."""
+    if path.stat().st_size > MOST_BYTES:
+        return f"<p class='missing'>{text(path.name)} is larger than {MOST_BYTES // 2**20} MiB and is left out.</p>"
+    return plot(title, path.read_bytes())
 
 
 def plot(title: str, content: bytes) -> str:

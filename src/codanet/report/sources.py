@@ -1,13 +1,17 @@
-"""What lies in a folder: an evaluation or a training run; and whether its images are on this machine."""
+"""What a report is about: a model, an evaluation or a training run; and whether its images are on this machine."""
 
 from __future__ import annotations
 
 import csv
+import dataclasses
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from .._support.download import cache_root
 from .._support.files import expanded
@@ -17,10 +21,17 @@ from ..data import ImageData, canonical, load_data
 from ..data.cache import readable
 from ..data.photographs import load_photographs
 from ..data.split import held_out
+from ..evaluation.models import HELD_OUT, model_digest, reading_size
 from ..evaluation.records import LINES, RESULTS
+from ..export import load
 from ..models.backbones import BACKBONES
+from ..models.network import CoDANet
+from ..models.peers import Peer
+from ..models.resnet import RESNETS
+from ..models.weight_files import SHIPPED
 from ..training.run_files import FIRST_STAGE, LAST, LOGS, MODEL, SETTINGS
 
+SPLITS = (HELD_OUT, "test")  # of a model, to be looked at
 EPOCH_NUMBERS = ("loss_epoch", "val_loss", "train_accuracy", "val_accuracy")
 
 
@@ -35,10 +46,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def kind(folder: Path) -> str:
-    """'evaluation' or 'run'; an error that says what else was found."""
+    """'evaluation', 'run' or, for what is no folder, 'model'; an error that says what else was found."""
     if not folder.is_dir():
-        what = "is a file" if folder.is_file() else "does not exist"
-        raise ValueError(f"{folder} {what}: give the folder of an evaluation or of a training run")
+        return "model"
     if (folder / RESULTS).is_file():
         return "evaluation"
     if (folder / MODEL).is_file() or (folder / LAST).is_file():
@@ -79,10 +89,19 @@ def with_first_stage(folder: Path, own: list[dict[str, float]]) -> list[dict[str
 
 @dataclass(frozen=True)
 class Images:
-    """Held-out images, or the sentence that says why there are none."""
+    """Images that the model was not trained on, or the sentence that says why there are none.
+
+    Args:
+        data: Their data set.
+        missing: That sentence.
+        what: What to call them.
+        train: Whether they are the training part after all, which an evaluation may have measured.
+    """
 
     data: ImageData | None = None
     missing: str = ""
+    what: str = "held-out images"
+    train: bool = False
 
 
 def images(settings: Mapping[str, Any], checksum: object, root: Path | None = None) -> Images:
@@ -116,6 +135,72 @@ def images(settings: Mapping[str, Any], checksum: object, root: Path | None = No
     if isinstance(holdout, int) and 0 < holdout < len(data.train):  # a test set is not looked at for a run's report
         data = held_out(data, holdout, seed)
     return Images(data)
+
+
+def mapping(value: object) -> dict[str, Any]:
+    """A file may say anything."""
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def provenance_of(model: nn.Module) -> dict[str, Any]:
+    return mapping(model.provenance) if isinstance(model, CoDANet | Peer) else {}
+
+
+def images_of_model(
+    label: str, model: nn.Module, data: str | os.PathLike[str] | None, split: str | None, root: Path | None
+) -> Images:
+    """Those of its training, or of other data; what the training held out, unless `split` asks for the test images."""
+    told = provenance_of(model)
+    settings, wanted = mapping(told.get("settings")), None if data is None else os.fspath(data)
+    if wanted is None and not settings.get("data"):
+        raise ValueError(f"{label} does not say what it was trained on: give a data set or a folder with --data")
+    own = wanted is None or told.get("data") in (canonical(wanted), expanded(wanted).name)
+    holdout = settings.get("holdout") if own and split != "test" else 0
+    if split == HELD_OUT and not holdout:
+        raise ValueError(f"the training of {label} held nothing of these images out (holdout): give --split test")
+    size = reading_size({label: model})
+    settings |= {"image_size": None if size is None else list(size), "holdout": holdout}
+    settings |= {} if wanted is None else {"data": wanted, "root": None}
+    there = images(settings, told.get("data_checksum") if own else None, root)
+    if there.data is None:
+        return there
+    what = f"training images of {there.data.name} that training held out" if holdout else f"images of {there.data.name}"
+    return dataclasses.replace(there, what=what)
+
+
+def images_of_evaluation(model: nn.Module, provenance: Mapping[str, Any], root: Path | None) -> Images:
+    """As it read them: from the folder of the model's training if that set is of the same name."""
+    data, measured = mapping(provenance.get("data")), mapping(provenance.get("settings"))
+    told, settings = provenance_of(model), {"data": data.get("name")}
+    elsewhere = {} if told.get("data") == data.get("name") else {**settings, "root": None}
+    own = mapping(told.get("settings"))
+    holdout = own.get("holdout", 0) if measured.get("split") == HELD_OUT else 0
+    settings = {**settings, **own, **elsewhere, "holdout": holdout}
+    if "image_size" in measured:
+        settings["image_size"] = measured["image_size"]
+    there = images(settings, data.get("checksum"), root)
+    return dataclasses.replace(there, train=measured.get("split") == "train")
+
+
+def measured_model(entry: object, folder: Path) -> tuple[nn.Module | None, str]:
+    """The model that was evaluated, if its file is still there and still the same."""
+    file = str(entry.get("file") or "") if isinstance(entry, Mapping) else ""
+    kind, colon, path = file.partition(":")
+    places = [SHIPPED / f"{file}.safetensors", Path(file), folder / file]  # names first, as there
+    if colon and kind in RESNETS:
+        if path == "official":
+            return None, "the official weights are not fetched for a report"
+        places = [expanded(path)]
+    paths = [place for place in places if file and place.is_file()]
+    if not paths:
+        return None, "its weights are not on this machine" if file else "it was not read from a file"
+    try:
+        model = RESNETS[kind](weights=paths[0]).eval() if colon and kind in RESNETS else load(paths[0])
+    except ValueError as error:
+        return None, f"its weights cannot be read here ({error})"
+    if isinstance(entry, Mapping) and entry.get("digest") not in (None, model_digest(model)):
+        return None, "its weights have changed since"
+    return model, ""
 
 
 def _size(value: object) -> int | tuple[int, int] | None:
