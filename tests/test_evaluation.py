@@ -1,6 +1,7 @@
 """An evaluation from end to end: planted answers, stopped and taken up again, wrong input, the command line."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -41,10 +42,16 @@ def test_a_planted_answer(tmp_path):
     assert torch.allclose(most[:, -1], torch.tensor(0.1).double(), atol=1e-6)  # all light gone: ten equal logits
     assert results.row("colours", "own", "deletion").mean < results.row("colours", "flat", "deletion").mean
     assert all(row.seconds_per_map > 0 for row in results.rows if row.method)
+    behind = results.row("colours", "flat", "localisation")
+    assert (behind.from_best, behind.from_best_low, behind.from_best_high) == pytest.approx((-8 / 9,) * 3)
+    assert math.isnan(results.row("colours", "own", "localisation").from_best)  # it is the best
+    assert results.row("colours", "flat", "deletion").from_best > 0  # lower is better there
     with pytest.raises(ValueError, match="it was not measured"):
         results.row("colours", "own", "sanity")
     table = (tmp_path / "table.md").read_text()
     assert "90 in 10 grids" in table
+    assert "| -0.889 – -0.889 |" in table
+    assert "from best: 95% interval" in table
     assert "constant map: its pixels are ordered at random" in table
     assert "The boxes cover 0.250" in table
     found = json.loads((tmp_path / "results.json").read_text())

@@ -180,6 +180,20 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
     assert 0.90 <= inside / 200 <= 0.98
 
 
+def test_paired_differences_leave_out_what_both_share():
+    hard = torch.randn(300).double() * 3  # as hard for one method as for the other
+    own, other = (Scores("localisation", hard + shift, ("",) * 300, unit=3) for shift in (0.5, 0.4))
+    apart = own.less(other)
+    assert apart.interval() == pytest.approx((0.1, 0.1))
+    assert own.interval()[0] < other.mean < own.interval()[1]  # not told apart by their own intervals
+    failed = Scores("localisation", torch.tensor([torch.nan, 1.0, 3.0]).double(), ("x", "", ""))
+    whole = Scores("localisation", torch.tensor([5.0, 0.0, 1.0]).double(), ("",) * 3)
+    assert failed.less(whole).mean == whole.less(failed).mean * -1 == 1.5  # of the two that did not fail
+    assert failed.less(whole).failed == 1
+    with pytest.raises(ValueError, match="cannot be compared"):
+        own.less(whole)
+
+
 def test_the_interval_takes_whole_grids():
     """Nine equal scores per grid are one observation, not nine."""
     values = torch.randn(100).double().repeat_interleave(9)

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,11 @@ class Results:
         told = list(dict.fromkeys(told))
         if any(not math.isnan(row.seconds_per_map) for row in self.rows):
             told.append("ms/map: time per map in this run; a map of a grid has as many pixels as the grid.")
+        if table.several(self.rows):
+            told.append(
+                "from best: 95% interval of the difference from the best method's mean, over the same samples; with 0 "
+                "in it the two are level."
+            )
         if table.compared(self.rows):
             told.append("published: the mean in the file of published figures, for the model measured there.")
         return [*told, *self.remarks]
@@ -117,9 +122,8 @@ def rows_of(
     models: Mapping[str, nn.Module],
     published: Published | None = None,
 ) -> tuple[Row, ...]:
-    rows = []
-    for model, method, metric in keys:
-        scores = records.scores((model, method, metric))
+    measured, rows = {key: records.scores(key) for key in keys}, []
+    for (model, method, metric), scores in measured.items():
         low, high = scores.interval()
         rows.append(
             Row(
@@ -138,7 +142,25 @@ def rows_of(
                 published.mean(metric, models[model], method) if published else math.nan,
             )
         )
-    return tuple(rows)
+    return tuple(beside_the_best(rows, measured))
+
+
+def beside_the_best(rows: Sequence[Row], scores: Mapping[tuple[str, str, str], Scores]) -> list[Row]:
+    """The rows with the paired difference of each method from the first of the best on its metric and model."""
+    best, found = table.best_methods(rows), []
+    for row in rows:
+        methods = best.get((row.metric, row.model), set())
+        if row.method and methods and row.method not in methods:
+            first = next(each.method for each in rows if _same(each, row) and each.method in methods)
+            apart = scores[row.model, row.method, row.metric].less(scores[row.model, first, row.metric])
+            low, high = apart.interval()
+            row = replace(row, from_best=apart.mean, from_best_low=low, from_best_high=high)
+        found.append(row)
+    return found
+
+
+def _same(row: Row, other: Row) -> bool:
+    return (row.metric, row.model) == (other.metric, other.model)
 
 
 def _outside(scores: Scores) -> float:

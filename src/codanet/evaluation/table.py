@@ -28,6 +28,9 @@ class Row:
     seconds_per_map: float = math.nan
     higher_is_better: bool = True
     published: float = math.nan  # the mean elsewhere
+    from_best: float = math.nan  # the mean less that of the best method, over the samples of both
+    from_best_low: float = math.nan
+    from_best_high: float = math.nan
 
     @classmethod
     def of(cls, entries: Mapping[str, Any]) -> "Row":
@@ -62,14 +65,18 @@ def compared(rows: Sequence[Row]) -> bool:
     return any(not math.isnan(row.published) for row in rows)
 
 
+def several(rows: Sequence[Row]) -> bool:
+    """Whether methods were measured beside each other."""
+    return any(not math.isnan(row.from_best_low) for row in rows)
+
+
 def heads(rows: Sequence[Row]) -> tuple[str, ...]:
-    return (*HEADS, "published") if compared(rows) else HEADS
+    return (*HEADS, *(["from best, 95%"] if several(rows) else []), *(["published"] if compared(rows) else []))
 
 
 def cells(rows: Sequence[Row], star: str = "*") -> list[tuple[str, ...]]:
     """The table as words, the best mean of each metric and model marked, and all that share it, where there is one."""
-    best = _best(rows)
-    published = compared(rows)
+    best, beside, published = best_methods(rows), several(rows), compared(rows)
     lines: list[tuple[str, ...]] = []
     for row in rows:
         metric = known_metric(row.metric)
@@ -85,11 +92,12 @@ def cells(rows: Sequence[Row], star: str = "*") -> list[tuple[str, ...]]:
             str(row.failed),
             _milliseconds(row.seconds_per_map),
         )
-        lines.append(line + ((_known(row.published),) if published else ()))
+        away = "" if math.isnan(row.from_best_low) else f"{row.from_best_low:+.3f} – {row.from_best_high:+.3f}"
+        lines.append((*line, *([away] if beside else []), *([_known(row.published)] if published else [])))
     return lines
 
 
-def _best(rows: Sequence[Row]) -> dict[tuple[str, str], set[str]]:
+def best_methods(rows: Sequence[Row]) -> dict[tuple[str, str], set[str]]:
     """The methods with the best mean, by metric and model: where there are several, and the metric ranks them."""
     found: dict[tuple[str, str], dict[str, float]] = {}
     for row in rows:

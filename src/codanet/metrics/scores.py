@@ -86,6 +86,24 @@ class Scores:
         low, high = _bootstrap(np.nansum(values, 1)[:, None], (~np.isnan(values)).sum(1), confidence, resamples, seed)
         return float(low[0]), float(high[0])
 
+    def less(self, other: "Scores") -> "Scores":
+        """The differences from another method's values of the same samples: what both share cancels.
+
+        NaN where either failed.
+
+        Raises:
+            ValueError: If the two are not of the same metric and as many samples.
+
+        Examples:
+            >>> own, other = (Scores("removal", torch.tensor(v).double(), ("", "")) for v in ([0.9, 0.2], [0.8, 0.1]))
+            >>> round(own.less(other).mean, 3)
+            0.1
+        """
+        mine, theirs = ((each.metric, len(each), each.unit) for each in (self, other))
+        if mine != theirs:
+            raise ValueError(f"{mine} and {theirs} (metric, samples, unit) cannot be compared: give scores of the same")
+        return Scores(self.metric, self.values - other.values, ("",) * len(self), unit=self.unit)
+
     def curve(self, name: str = "curve") -> Tensor:
         """The mean over the samples that have a value, [K]."""
         return self.extras[name].double().nanmean(0)
