@@ -147,7 +147,9 @@ def trained(name: str, data: Any, folder: Path, seconds: float, steps: int | Non
             for group in optimiser.param_groups:
                 group["lr"] = RATES[kind] * factor
             evidence = EVIDENCE if isinstance(model, CoDANet) else 0.0
-            loss, _ = objective(cast(CoDANet, model), pictures, labels, temperature=temperature, evidence=evidence)
+            loss, _ = objective(
+                cast(CoDANet, model), pictures, labels, temperature=temperature, wrong_evidence=evidence
+            )
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -266,7 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=positive(int), help="updates to make instead, whatever time they take")
     parser.add_argument("--data", choices=list(DATA_SETS), default="cifar10", help="default: %(default)s")
     parser.add_argument("--root", type=Path, help="where the data are")
-    parser.add_argument("--networks", type=chosen, help="default: a CoDA-Net and all peers")
+    parser.add_argument("--networks", type=chosen, help="default: the CoDA-Nets of that data set and all peers")
     parser.add_argument("--grids", type=positive(int), default=50)
     parser.add_argument("--images", type=positive(int), default=256, help="for pixel removal (256)")
     parser.add_argument("--output", type=Path, default=Path("figures"))

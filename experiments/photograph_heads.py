@@ -41,9 +41,10 @@ from codanet.training.loss import (
     at_temperature,
     class_weights,
     classification_loss,
+    contributions,
+    contributions_term,
+    evidence_term,
     wrong_classes,
-    wrong_contributions,
-    wrong_evidence,
 )
 from codanet.training.muon import Muon
 from codanet.training.photos import build, calibrate, featured
@@ -98,12 +99,12 @@ def trained(data: ImageData, model: HybridNet, head: Head, settings: Settings) -
             last = model.features(features)
             logits = at_temperature(model.pool(last), model, temperature)
             loss = classification_loss(logits, labels, weights)
-            loss = loss + head.evidence * wrong_evidence(last, labels, temperature)
+            loss = loss + head.evidence * evidence_term(last, labels, temperature)
             if head.pulled and done >= head.after:
                 few = max(1, round(head.share * len(labels)))
                 wrong = wrong_classes(labels[:few], model.num_classes, generator)[:, None]
                 rows = model.align(features[:few])[1].class_rows(wrong)[:, 0]
-                against = wrong_contributions(rows, features[:few])
+                against = contributions_term(contributions(rows, features[:few]))
                 loss = loss + head.pulled * against * (model.temperature / temperature)
             optimiser.zero_grad()
             loss.backward()

@@ -1,4 +1,4 @@
-"""Fig. A5, Fig. B3b: the strength λ of the mean |W| in the loss (eq. 10) sharpens the maps.
+"""Fig. A5, Fig. B3b: the strength λ of the mean |W| in the loss (eq. 10) keeps maps on what they explain.
 
 The linear map W(x) is there explicitly, so its entries can be pressed towards zero where they are not needed: less of a
 map lies beside what it explains.
