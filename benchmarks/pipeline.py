@@ -46,7 +46,7 @@ def main() -> None:
     steps = []
     for _ in range(options.steps):
         start = time.perf_counter()
-        loss, _ = objective(model, pictures, labels, settings.regularisation)
+        loss, _ = objective(model, pictures, labels, regularisation=settings.regularisation)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

@@ -36,7 +36,7 @@ def compiled_shapes(monkeypatch) -> list[tuple]:
 
 def test_growing_pictures_are_compiled_size_by_size_and_batches_share(model, compiled_shapes):
     said: list[str] = []
-    network = Compiled(model, model.features, said.append)
+    network = Compiled(model, model.features, "the network", said.append)
     for side in (6, 8, 10):
         for number in (4, 3, 5):  # the last batch of an epoch is smaller
             pictures = torch.rand(number, 3, side, side)
@@ -46,32 +46,35 @@ def test_growing_pictures_are_compiled_size_by_size_and_batches_share(model, com
         assert not isinstance(batch, int)  # a symbol: any number of pictures
         assert all(isinstance(side, int) for side in sides)  # a number: symbols here break the compiler's code
     assert [line.split(" in ")[0] for line in said] == [
-        f"compiled for pictures of {side}x{side}" for side in (6, 8, 10)
+        f"compiled the network for pictures of {side}x{side}" for side in (6, 8, 10)
     ]
 
 
 def test_passes_with_gradients_and_without_are_compiled_for_what_removal_does(model, compiled_shapes):
     images, labels, said = torch.rand(8, 3, 8, 8), torch.tensor([0, 1, 2, 1, 0, 0, 2, 1]), []
-    maps = Compiled(model, model.features, said.append)
+    maps = Compiled(model, model.features, "the network", said.append)
+    rows = Compiled(model, weight_rows(model), "the rows of W", said.append)
     gradients = []
-    for passes in (None, Passes(maps, Compiled(model, weight_rows(model), said.append))):
-        loss, _ = objective(model, images, labels, 0.0, torch.Generator().manual_seed(0), removal=0.5, passes=passes)
+    for passes in (None, Passes(maps, rows)):
+        generator = torch.Generator().manual_seed(0)
+        loss, _ = objective(model, images, labels, removal_error=0.5, generator=generator, passes=passes)
         gradients.append(torch.autograd.grad(loss, list(model.parameters())))
     for plain, fast in zip(*gradients, strict=True):
         torch.testing.assert_close(fast, plain)
     assert [line.split(" in ")[0] for line in said] == [
-        "compiled for pictures of 8x8 without gradients",  # what is likely
-        "compiled for pictures of 8x8",  # the rows
-        "compiled for pictures of 8x8",  # the other pictures, and those without pixels
+        "compiled the network for pictures of 8x8 without gradients",  # to find the likeliest wrong classes
+        "compiled the rows of W for pictures of 8x8",
+        "compiled the network for pictures of 8x8",  # the other pictures, and those without pixels
     ]
 
 
 def test_the_rows_of_lambda_are_compiled_as_well_with_the_same_gradient(model, compiled_shapes):
     images, labels = torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 2, 1])
-    network = Compiled(model, weight_rows(model), lambda line: None)
+    network = Compiled(model, weight_rows(model), "the rows of W", lambda line: None)
     gradients = []
     for passes in (None, Passes(model.features, network)):
-        loss, _ = objective(model, images, labels, 0.5, torch.Generator().manual_seed(0), passes=passes)
+        generator = torch.Generator().manual_seed(0)
+        loss, _ = objective(model, images, labels, regularisation=0.5, generator=generator, passes=passes)
         gradients.append(torch.autograd.grad(loss, list(model.parameters())))
     for plain, fast in zip(*gradients, strict=True):
         torch.testing.assert_close(fast, plain)
@@ -86,11 +89,11 @@ def test_a_network_that_cannot_be_compiled_goes_on_in_words(model, monkeypatch):
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
     torch._dynamo.reset()
     said: list[str] = []
-    network, pictures = Compiled(model, model.features, said.append), torch.rand(2, 3, 8, 8)
+    network, pictures = Compiled(model, model.features, "the network", said.append), torch.rand(2, 3, 8, 8)
     for _ in range(2):
         assert torch.equal(network(pictures), model.features(model.encode(pictures)))
     (line,) = said
-    assert line == "The network could not be compiled (no compiler): going on without, which is only slower."
+    assert line == "could not compile the network (no compiler): going on without compiling, which is only slower"
 
 
 @pytest.mark.parametrize("looked_at_before", [False, True], ids=["at once", "after a pass without gradients"])
@@ -102,14 +105,14 @@ def test_a_backward_pass_that_cannot_be_compiled_goes_on_as_well(model, monkeypa
     monkeypatch.setattr(torch, "compile", lambda function, **options: compile_(function, backend=backend))
     torch._dynamo.reset()
     said: list[str] = []
-    network, pictures = Compiled(model, model.features, said.append), torch.rand(2, 3, 8, 8)
+    network, pictures = Compiled(model, model.features, "the network", said.append), torch.rand(2, 3, 8, 8)
     if looked_at_before:
         with torch.no_grad():
             network(pictures)
     network(pictures).sum().backward()
     *_, line = said
     assert len(said) == 1 + looked_at_before
-    assert line == "The network could not be compiled (no room for it): going on without, which is only slower."
+    assert line == "could not compile the network (no room for it): going on without compiling, which is only slower"
 
 
 def test_a_compiler_is_looked_for(monkeypatch):

@@ -142,15 +142,15 @@ def test_the_least_contributing_pixels_go_first() -> None:
     shares = 1 - kept.float().mean((1, 2))
     assert shares.max() <= 0.25 + 1 / 64
     assert shares.min() < 0.05
-    assert 0.09 < shares.mean() < 0.16  # up to a quarter, evenly
+    assert 0.09 < shares.mean() < 0.16  # every share up to a quarter is as likely
 
 
-def test_least_and_most_contributing_pixels_and_patches_go_evenly() -> None:
+def test_least_and_most_contributing_pixels_and_patches_go_equally_often() -> None:
     contributions = torch.rand(600, 12, 12, generator=seeded())
     gone = least_most_or_patches(contributions, seeded())
     shares = gone.float().mean((1, 2))
     assert shares.max() <= 0.25 + 1 / 144
-    assert 0.11 < shares.mean() < 0.14  # up to a quarter, evenly
+    assert 0.11 < shares.mean() < 0.14  # every share up to a quarter is as likely
     some = shares > 0.1
     least = [own[away].max() < own[~away].min() for own, away in zip(contributions[some], gone[some], strict=True)]
     most = [own[away].min() > own[~away].max() for own, away in zip(contributions[some], gone[some], strict=True)]

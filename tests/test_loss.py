@@ -11,13 +11,14 @@ from codanet.models.network import Layer
 from codanet.training.loss import (
     asked_classes,
     classification_loss,
+    contributions,
+    contributions_term,
+    evidence_term,
     mean_weight,
     objective,
-    removal_error,
+    removal_term,
     weight_rows,
     wrong_classes,
-    wrong_contributions,
-    wrong_evidence,
 )
 from nearness import relative
 
@@ -44,7 +45,7 @@ def test_gradient_equals_autograd_through_the_dense_matrix(rescale):
     layers = [Layer(3, 2), Layer(4, 3, 3, 2), Layer(3, 2, 1)]
     model = CoDANet(layers, temperature=3.0, image_channels=1, rescale=rescale).double()
     x, labels = torch.rand(2, 1, 4, 5, dtype=torch.float64), torch.tensor([0, 2])
-    loss, _ = objective(model, x, labels, 0.3, torch.Generator().manual_seed(5))
+    loss, _ = objective(model, x, labels, regularisation=0.3, generator=torch.Generator().manual_seed(5))
     loss.backward()
 
     slow = Algorithm1Net.from_model(model)
@@ -84,7 +85,7 @@ def test_lambda_gives_sparser_weights():
         generator = torch.Generator().manual_seed(0)
         for _ in range(90):
             chosen = torch.randint(len(images), (48,), generator=generator)
-            loss, _ = objective(model, images[chosen], labels[chosen], strength, generator)
+            loss, _ = objective(model, images[chosen], labels[chosen], regularisation=strength, generator=generator)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -113,22 +114,22 @@ def test_several_labels_and_another_temperature():
         objective(model, images, wanted, regularisation=0.1)
 
 
-def test_wrong_evidence_by_hand():
+def test_evidence_term_by_hand():
     maps = torch.tensor([[[[5.0, 1.0]], [[3.0, -7.0]], [[-1.0, -2.0]]]])  # [1, 3, 1, 2]
     # of class 0: classes 1 and 2 are wrong, and only a 3 speaks for one of them, whatever the -7 takes away again
-    assert wrong_evidence(maps, torch.tensor([0]), temperature=2.0).item() == pytest.approx(3 / 2 / 2)
-    assert wrong_evidence(maps, torch.tensor([[1, 1, 0]]), temperature=2.0) == 0
-    assert wrong_evidence(maps, torch.tensor([[1, 1, 1]]), temperature=2.0) == 0  # there is no wrong class
+    assert evidence_term(maps, torch.tensor([0]), temperature=2.0).item() == pytest.approx(3 / 2 / 2)
+    assert evidence_term(maps, torch.tensor([[1, 1, 0]]), temperature=2.0) == 0
+    assert evidence_term(maps, torch.tensor([[1, 1, 1]]), temperature=2.0) == 0  # there is no wrong class
 
 
 def test_wrong_evidence_joins_the_loss_and_leaves_the_logits():
     model = create_model("nano_coda", image_channels=1, temperature=16).double()
     images, labels = torch.rand(3, 1, 8, 8, dtype=torch.float64), torch.tensor([3, 1, 0])
     plain, logits = objective(model, images, labels, temperature=4.0)
-    loss, same = objective(model, images, labels, temperature=4.0, evidence=0.3)
+    loss, same = objective(model, images, labels, temperature=4.0, wrong_evidence=0.3)
     maps = model.features(model.encode(images))
     assert torch.equal(logits, same)
-    assert loss.item() == pytest.approx((plain + 0.3 * wrong_evidence(maps, labels, 4.0)).item(), rel=1e-12)
+    assert loss.item() == pytest.approx((plain + 0.3 * evidence_term(maps, labels, 4.0)).item(), rel=1e-12)
 
 
 def test_wrong_evidence_presses_what_speaks_for_wrong_classes():
@@ -140,17 +141,17 @@ def test_wrong_evidence_presses_what_speaks_for_wrong_classes():
         model = CoDANet((Layer(8, 4), Layer(2, 4, 1)), image_channels=1, temperature=8)
         optimiser = torch.optim.Adam(model.parameters(), 1e-2)
         for _ in range(100):
-            loss, logits = objective(model, images, labels, evidence=weight)
+            loss, logits = objective(model, images, labels, wrong_evidence=weight)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
         assert torch.equal(logits.argmax(1), labels)
-        left[weight] = wrong_evidence(model.features(model.encode(images)), labels, 8).item()
+        left[weight] = evidence_term(model.features(model.encode(images)), labels, 8).item()
     assert left[1.0] < 0.5 * left[0.0], left
 
 
 def test_wrong_contributions_are_the_positive_ones_of_explanations():
-    """Of every fourth image, at any temperature, beside λ and wrong_evidence; the logits stay as they are."""
+    """Of a quarter of the batch, at any temperature, beside λ and wrong_evidence; the logits stay as they are."""
     torch.manual_seed(0)
     model = create_model("nano_coda", image_channels=1, temperature=16).double()
     images, labels = torch.rand(8, 1, 8, 8, dtype=torch.float64), torch.arange(8)
@@ -158,24 +159,27 @@ def test_wrong_contributions_are_the_positive_ones_of_explanations():
     wrong = wrong_classes(labels, 10, torch.Generator().manual_seed(2))
     pixels = model.explain(images, wrong).pixels.clamp(min=0).sum((1, 2)) * 4  # T = 4 instead of 16
 
-    def asked(*strengths):
-        strength, evidence, weight = strengths
-        return objective(model, images, labels, strength, torch.Generator().manual_seed(2), 4.0, None, evidence, weight)
+    def asked(**terms):
+        generator = torch.Generator().manual_seed(2)
+        return objective(model, images, labels, generator=generator, temperature=4.0, **terms)
 
-    loss, same = asked(0.0, 0.0, 0.3)
+    loss, same = asked(wrong_contributions=0.3)
     torch.testing.assert_close(same, logits, rtol=1e-12, atol=1e-12)
     assert loss.item() == pytest.approx((plain + 0.3 * pixels[:2].mean()).item(), rel=1e-10)
-    with_evidence = wrong_evidence(model.features(model.encode(images)), labels, 4.0)
+    with_evidence = evidence_term(model.features(model.encode(images)), labels, 4.0)
     rows = model.explain(images, torch.stack([labels, wrong], 1)).rows
     expected = plain + 0.2 * mean_weight(rows, 16) + 0.1 * with_evidence + 0.3 * pixels.mean()
-    assert asked(0.2, 0.1, 0.3)[0].item() == pytest.approx(expected.item(), rel=1e-10)
+    loss, _ = asked(regularisation=0.2, wrong_evidence=0.1, wrong_contributions=0.3)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-10)
     with pytest.raises(ValueError, match="leave mosaics out"):
-        objective(model, images, torch.nn.functional.one_hot(labels, 10), contributions=0.1)
+        objective(model, images, torch.nn.functional.one_hot(labels, 10), wrong_contributions=0.1)
 
 
-def test_wrong_contributions_by_hand():
+def test_contributions_term_by_hand():
     rows = torch.tensor([[[[1.0, -2.0]], [[-3.0, 4.0]]]])  # [1, 2, 1, 2]: the pixels add 1 - 3 and -2 + 4
-    assert wrong_contributions(rows, torch.ones(1, 2, 1, 2)) == 2
+    added = contributions(rows, torch.ones(1, 2, 1, 2))
+    assert added.tolist() == [[[-2, 2]]]
+    assert contributions_term(added) == 2
 
 
 def test_asked_classes_are_the_true_one_or_the_likeliest_other():
@@ -188,11 +192,11 @@ def test_asked_classes_are_the_true_one_or_the_likeliest_other():
         assert (mine == label).float().mean().item() == pytest.approx(0.5, abs=0.05)
 
 
-def test_removal_error_by_hand():
-    contributions, gone = torch.tensor([[[1.0, 2.0, -4.0]]]), torch.tensor([[[True, False, True]]])
-    assert removal_error(contributions, gone, torch.tensor([-3.0])) == 0
-    assert removal_error(contributions, gone, torch.tensor([-3.5])) == 0.5**2 / 2
-    assert removal_error(contributions, gone, torch.tensor([2.0])) == 5 - 0.5
+def test_removal_term_by_hand():
+    contributed, gone = torch.tensor([[[1.0, 2.0, -4.0]]]), torch.tensor([[[True, False, True]]])
+    assert removal_term(contributed, gone, torch.tensor([-3.0])) == 0
+    assert removal_term(contributed, gone, torch.tensor([-3.5])) == 0.5**2 / 2
+    assert removal_term(contributed, gone, torch.tensor([2.0])) == 5 - 0.5
 
 
 def test_nothing_is_wrong_with_removal_where_the_weights_are_constant():
@@ -206,12 +210,12 @@ def test_nothing_is_wrong_with_removal_where_the_weights_are_constant():
     images, labels = torch.rand(8, 1, 8, 8, dtype=torch.float64), torch.arange(8)
     plain, logits = objective(model, images, labels)
     assert (logits - model(torch.zeros(1, 2, 8, 8, dtype=torch.float64))).abs().max() > 0.1
-    loss, _ = objective(model, images, labels, generator=torch.Generator().manual_seed(1), removal=1.0)
+    loss, _ = objective(model, images, labels, generator=torch.Generator().manual_seed(1), removal_error=1.0)
     assert loss.item() == pytest.approx(plain.item(), rel=1e-12)
 
 
 def test_removal_error_is_what_explanations_and_predictions_say():
-    """Of every fourth image, at any temperature, beside λ and wrong contributions; the logits stay as they are."""
+    """Of a quarter of the batch, at any temperature, beside λ and wrong contributions; the logits stay as they are."""
     torch.manual_seed(0)
     model = create_model("nano_coda", image_channels=1, temperature=0.01).double()
     images, labels = torch.rand(8, 1, 8, 8, dtype=torch.float64), torch.arange(8)
@@ -225,13 +229,13 @@ def test_removal_error_is_what_explanations_and_predictions_say():
         gone = least_most_or_patches(pixels, generator)
         assert 0 < gone.float().mean() < 0.25
         lost = (logits[:few] - model(torch.where(gone[:, None], 0, model.encode(images[:few])))) * 2
-        return wrong, removal_error(pixels, gone, lost[torch.arange(few), asked])
+        return wrong, removal_term(pixels, gone, lost[torch.arange(few), asked])
 
-    def asked_for(strength, contributions):
+    def asked_for(**terms):
         generator = torch.Generator().manual_seed(2)
-        return objective(model, images, labels, strength, generator, 0.005, None, 0.0, contributions, 0.3)
+        return objective(model, images, labels, generator=generator, temperature=0.005, removal_error=0.3, **terms)
 
-    loss, same = asked_for(0.0, 0.0)
+    loss, same = asked_for()
     torch.testing.assert_close(same, logits, rtol=1e-12, atol=1e-12)
     wrong, error = expected(2)
     assert error > 1e-3
@@ -240,9 +244,10 @@ def test_removal_error_is_what_explanations_and_predictions_say():
     explained = model.explain(images, torch.stack([labels, wrong], 1))
     positive = explained.pixels[:, 1].clamp(min=0).sum((1, 2)).mean() * 2
     whole = plain + 0.2 * mean_weight(explained.rows, 0.01) + 0.1 * positive + 0.3 * error
-    assert asked_for(0.2, 0.1)[0].item() == pytest.approx(whole.item(), rel=1e-10)
+    loss, _ = asked_for(regularisation=0.2, wrong_contributions=0.1)
+    assert loss.item() == pytest.approx(whole.item(), rel=1e-10)
     with pytest.raises(ValueError, match="leave mosaics out"):
-        objective(model, images, torch.nn.functional.one_hot(labels, 10), removal=0.1)
+        objective(model, images, torch.nn.functional.one_hot(labels, 10), removal_error=0.1)
 
 
 def test_learning_with_removal_error_lowers_it():
@@ -254,13 +259,13 @@ def test_learning_with_removal_error_lowers_it():
         optimiser = torch.optim.Adam(model.parameters(), 1e-2)
         generator = torch.Generator().manual_seed(0)
         for _ in range(120):
-            loss, _ = objective(model, images, labels, generator=generator, removal=weight)
+            loss, _ = objective(model, images, labels, generator=generator, removal_error=weight)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
         with torch.no_grad():
             classified, logits = objective(model, images, labels)
-            asked, _ = objective(model, images, labels, generator=torch.Generator().manual_seed(1), removal=1.0)
+            asked, _ = objective(model, images, labels, generator=torch.Generator().manual_seed(1), removal_error=1.0)
             size = (logits - model.logit_bias).gather(1, labels[:, None]).mean()  # smaller logits err less, too
         left[weight] = ((asked - classified) / size).item()
         assert (logits.argmax(1) == labels).float().mean() > 0.9

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from codanet.models.zoo import create_model
 from codanet.training.loss import objective
 from codanet.training.module import Classification
 from codanet.training.preparation import untrained
-from codanet.training.recipe import list_recipes, load_recipe, read_settings
+from codanet.training.recipe import Recipe, list_recipes, load_recipe, read_settings
 from codanet.training.schedule import learning_rate_factor
 from codanet.training.settings import Settings, changed
 from networks import MANY, of_kind
@@ -86,6 +87,7 @@ def test_lambda_recipes_regularise_and_ablations_sweep():
     assert runs[1][1].temperature == 50
 
 
+TERMS = ("regularisation", "wrong_evidence", "wrong_contributions", "removal_error")
 SHAPES = {
     "digits": (1, 8, 10),
     "cifar10": (3, 32, 10),
@@ -113,7 +115,8 @@ def test_a_recipe_may_have_a_second_stage_which_changes_reach_as_well(tmp_path):
     assert (second, after.start) == (tmp_path, first.name)  # wherever the run is moved
     assert first.parent == tmp_path
     assert [settings.epochs for _, settings in recipe.with_changes({"epochs": 1}).stages(tmp_path)] == [1, 1]
-    assert {settings.seed for _, settings in recipe.with_changes({"seed": 3}).stages(tmp_path)} == {3}
+    both = recipe.with_changes({"seed": 3, "holdout": 60, "start": "runs/other"}).stages(tmp_path)
+    assert [(s.seed, s.holdout, s.start) for _, s in both] == [(3, 60, "runs/other"), (3, 60, first.name)]
     assert len(recipe.with_changes({"model": "resnet20", "schedule": "constant"}).stages(tmp_path)) == 1  # a peer
     place.write_text("then: {epoch: 2}\n")
     with pytest.raises(ValueError, match="unknown setting 'epoch' in then of 'two'.*did you mean 'epochs'"):
@@ -124,13 +127,43 @@ def test_a_recipe_may_have_a_second_stage_which_changes_reach_as_well(tmp_path):
     place.write_text("base: ablation-temperature\nthen: {epochs: 2}\n")
     with pytest.raises(ValueError, match="has both sweep and then"):
         load_recipe(place)
+    place.write_text("model: resnet20\nthen: {epochs: 2}\n")
+    with pytest.raises(ValueError, match="resnet20 is a peer of CoDA-Nets, which .* no weights: leave then out"):
+        load_recipe(place)
+
+
+@pytest.mark.parametrize(
+    ("then", "words"),
+    [
+        ({"start": "runs/other"}, "sets start to 'runs/other', but a second stage starts from the weights of the"),
+        ({"model": "s_coda"}, "sets model to 's_coda', but a second stage trains the network of the first"),
+        ({"backbone": "resnet56"}, "trains the network of the first"),
+        ({"layer": "blocks.10"}, "trains the network of the first"),
+        ({"head": "16/4/3"}, "trains the network of the first"),
+        ({"encoding": "signed"}, "trains the network of the first"),
+        ({"data": "mnist"}, "learns from the same images as the first"),
+        ({"root": "elsewhere"}, "learns from the same images as the first"),
+        ({"source": "npm"}, "learns from the same images as the first"),
+        ({"seed": 1}, "sets seed to 1, but .* holds out the same images as the first: leave seed out, or give it"),
+        ({"epochs": 2, "holdout": 6000}, "sets holdout to 6000, but a second stage holds out the same images"),
+        ({"devices": 2}, "runs in the processes of the first"),
+        ({"nodes": 2}, "runs in the processes of the first"),
+    ],
+)
+def test_what_a_second_stage_cannot_change_is_refused_before_the_first(then, words, tmp_path):
+    place = tmp_path / "two.yaml"
+    place.write_text(json.dumps({"base": "digits", "then": then}))
+    with pytest.raises(ValueError, match=f"then of 'two' .*{words}"):
+        load_recipe(place)
+    with pytest.raises(ValueError, match=f"then of 'mine' .*{words}"):
+        Recipe("mine", Settings(), then=then)
 
 
 @pytest.mark.parametrize("name", list_recipes())
-def test_every_recipe_takes_a_step(name):
+def test_every_stage_of_every_recipe_takes_a_step(name, tmp_path):
     recipe = load_recipe(name)
     assert recipe.about
-    for _, settings in recipe.runs()[:1]:
+    for _, settings in recipe.runs()[:1] if recipe.sweep else recipe.stages(tmp_path):
         data = shaped_like(settings)
         built = untrained(settings, data)
         module = Classification(built, data, settings)
@@ -143,8 +176,9 @@ def test_every_recipe_takes_a_step(name):
         images, labels = data.train.__getitems__([0, 1])
         pictures = module.augmentation(images.float() / 255, torch.Generator().manual_seed(0))
         assert tuple(pictures.shape[2:]) == built.image_size
+        terms = {term: getattr(settings, term) for term in TERMS}
         # a corner is enough for every stride, and one position costs as much as another
-        loss, logits = objective(model, pictures[:, :, :24, :24], labels, settings.regularisation)
+        loss, logits = objective(model, pictures[:, :, :24, :24], labels, **terms)
         loss.backward()
         optimiser.step()
         assert logits.shape == (2, len(data.classes))

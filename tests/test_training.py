@@ -327,6 +327,8 @@ def test_a_recipe_of_two_stages_in_one_go_and_in_pieces(pictures, tmp_path):
     start = load_file(one.weights)
     assert not all(torch.equal(expected[key], start[key]) for key in expected)
 
+    assert train(recipe, tmp_path / "seeded", quiet=True, seed=1, epochs=1).settings.seed == 1  # in both stages
+
     resumed = tmp_path / "elsewhere"
     shutil.copytree(one.folder, resumed / "stage-1")  # killed between the stages, and moved
     again = load_file(train(recipe, resumed, quiet=True).weights)
@@ -343,6 +345,21 @@ def test_every_term_of_the_loss_is_learnt_from(term, pictures, tmp_path):
     plain = load_file(train(pictures, tmp_path / "plain", quiet=True, **settings).weights)
     other = load_file(train(pictures, tmp_path / "other", quiet=True, **settings, **{term: 1.0}).weights)
     assert not all(torch.equal(plain[key], other[key]) for key in plain)
+
+
+def test_every_term_of_the_loss_has_its_own_weight(pictures, tmp_path, monkeypatch):
+    weights = {"wrong_evidence": 0.1, "wrong_contributions": 0.2, "removal_error": 0.3, "regularisation": 0.4}
+    given = []
+
+    def watched(model, images, labels, **more):
+        if model.training:
+            given.append({name: more[name] for name in weights})
+        return objective(model, images, labels, **more)
+
+    monkeypatch.setattr("codanet.training.module.objective", watched)
+    settings = {"epochs": 1, "model": "nano_coda", "image_size": 12, "threads": 1, "batch_size": 24}
+    train(pictures, tmp_path / "run", quiet=True, **settings, **weights)
+    assert given == [weights] * 3
 
 
 def test_what_was_learnt_from_is_not_held_out_of_a_folder_that_has_grown(pictures, tmp_path):

@@ -201,15 +201,18 @@ def lowest(values: Tensor, generator: Generator | None) -> Tensor:
     return (places < (share * height * width).to(places.device)).view_as(values)
 
 
-PATCH = 5  # the side of the windows that Occlusion covers
+SMOOTHED = 5  # the side of the squares that noise is averaged over, as large as the windows that Occlusion covers
 
 
 def least_most_or_patches(contributions: Tensor, generator: Generator | None) -> Tensor:
-    """Up to a quarter of each image's pixels: those of least contribution, or of most, or patches anywhere, evenly."""
+    """Up to a quarter of each image's pixels: the least contributing, the most, or patches, with equal probability.
+
+    The patches are irregular: the pixels where noise, averaged over 5x5, is lowest.
+    """
     number, height, width = contributions.shape
     device = None if generator is None else generator.device
     noise = torch.rand(number, 1, height, width, generator=generator, device=device)
-    smooth = avg_pool2d(noise, PATCH, 1, PATCH // 2, count_include_pad=False)[:, 0]
+    smooth = avg_pool2d(noise, SMOOTHED, 1, SMOOTHED // 2, count_include_pad=False)[:, 0]
     order = torch.randint(3, (number,), generator=generator, device=device).to(contributions.device)
     values = torch.stack([contributions, -contributions, smooth.to(contributions)])  # [3, N, H, W]
     return lowest(values[order, torch.arange(number, device=contributions.device)], generator)

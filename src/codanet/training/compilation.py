@@ -22,38 +22,42 @@ def has_compiler(device: str = "cpu") -> bool:
 
 
 class Compiled:
-    """A function of a network's encoded pictures in training, compiled once for every size of picture, for any batch.
+    """A function of a network's encoded pictures, compiled once for every size of picture, with and without gradients.
 
-    The sizes are compiled apart, so that a run taken up in the middle computes with the same code as one that was not.
+    Sizes are compiled separately, so that a run taken up in the middle computes with the same code as one that was not;
+    a compilation serves any number of pictures.
 
     Args:
         model: The network, which encodes the pictures.
         function: Of encoded pictures [N, 2C, H, W] and, if it takes more, of further tensors with a row per picture.
+        what: What the function computes, for the lines about it: "the network", "the rows of W".
         say: Where a line about every compilation goes.
     """
 
-    def __init__(self, model: CoDANet, function: Callable[..., Any], say: Callable[[str], None]):
-        self.model, self.function, self.say = model, function, say
+    def __init__(self, model: CoDANet, function: Callable[..., Any], what: str, say: Callable[[str], None]):
+        self.model, self.function, self.what, self.say = model, function, what, say
         self.fast: Callable[..., Any] | None = compiled(function)
-        self.sizes: set[tuple[int, int, bool]] = set()  # with gradients and without is compiled apart
+        self.compilations: set[tuple[int, int, bool]] = set()  # height, width, with gradients
 
     def __call__(self, images: Tensor, *more: Tensor) -> Any:
         encoded = self.model.encode(images)
         if self.fast is None:
             return self.function(encoded, *more)
-        size = (int(encoded.shape[2]), int(encoded.shape[3]), torch.is_grad_enabled())
-        if size in self.sizes:
+        height, width, gradients = int(encoded.shape[2]), int(encoded.shape[3]), torch.is_grad_enabled()
+        if (height, width, gradients) in self.compilations:
             return self._run(encoded, *more)
         started = time.monotonic()
         try:
             made = self._run(encoded, *more)
         except Exception as error:  # whatever a compiler and its compiler may raise
             self.fast = None
-            self.say(f"The network could not be compiled ({_reason(error)}): going on without, which is only slower.")
+            self.say(
+                f"could not compile {self.what} ({_reason(error)}): going on without compiling, which is only slower"
+            )
             return self.function(encoded, *more)
-        self.sizes.add(size)
-        without = "" if size[2] else " without gradients"
-        self.say(f"compiled for pictures of {size[0]}x{size[1]}{without} in {duration(time.monotonic() - started)}")
+        self.compilations.add((height, width, gradients))
+        kind = f"pictures of {height}x{width}{'' if gradients else ' without gradients'}"
+        self.say(f"compiled {self.what} for {kind} in {duration(time.monotonic() - started)}")
         return made
 
     def _run(self, encoded: Tensor, *more: Tensor) -> Any:

@@ -13,7 +13,7 @@ from ..models.network import CoDANet
 
 
 def wrong_classes(labels: Tensor, classes: int, generator: Generator | None = None) -> Tensor:
-    """One class per image, drawn evenly from those it does not belong to."""
+    """One class per image, drawn with equal probability from those it does not belong to."""
     step = torch.randint(1, classes, labels.shape, generator=generator).to(labels.device)
     return (labels + step) % classes
 
@@ -75,17 +75,24 @@ def mean_weight(rows: Tensor, temperature: float) -> Tensor:
     return rows.abs().mean() * temperature
 
 
-def wrong_contributions(rows: Tensor, encoded: Tensor) -> Tensor:
+def contributions(rows: Tensor, encoded: Tensor) -> Tensor:
+    """s_c(p), what every position p adds to the logit of a class c, [N, H, W]: [W]_c / T ⊙ x, summed over the channels.
+
+    rows: [W]_c / T, [N, 2C, H, W]; encoded: what they are applied to.
+    """
+    return (rows.to(encoded.dtype) * encoded).sum(1)
+
+
+def contributions_term(contributed: Tensor) -> Tensor:
     """Σ_p max(0, s_c(p)), what the positions p add to the logit of a wrong class c; the mean over images.
 
-    rows: [W]_c / T, [N, 2C, H, W]; encoded: what they are applied to. `wrong_evidence` bounds sums over all that a
-    position of the last layer sees, within which contributions of both signs may lie beside each other; this bounds
-    every one of them.
+    contributed: s_c, [N, H, W]. `evidence_term` bounds sums over all that a position of the last layer sees, within
+    which contributions of both signs may lie beside each other; this bounds every one of them.
     """
-    return (rows.to(encoded.dtype) * encoded).sum(1).clamp(min=0).sum((1, 2)).mean()
+    return contributed.clamp(min=0).sum((1, 2)).mean()
 
 
-def wrong_evidence(maps: Tensor, labels: Tensor, temperature: float) -> Tensor:
+def evidence_term(maps: Tensor, labels: Tensor, temperature: float) -> Tensor:
     """Σ_p max(0, out_c(p)) / T, what speaks anywhere for a class c that is not there; the mean over these and images.
 
     maps: the last layer's, [N, classes, H, W], whose sum over the positions p is the logit's. BCE asks for a low sum
@@ -99,19 +106,19 @@ def wrong_evidence(maps: Tensor, labels: Tensor, temperature: float) -> Tensor:
 
 
 def asked_classes(logits: Tensor, labels: Tensor, generator: Generator | None = None) -> Tensor:
-    """One class per image: the true one, or the wrong one that the network thinks likeliest, evenly."""
+    """One class per image: the true one or the wrong one that the network thinks likeliest, with equal probability."""
     wrong = logits.masked_fill(one_hot(labels, logits.shape[1]).bool(), -torch.inf).argmax(1)
     chosen = torch.rand(len(labels), generator=generator).to(labels.device) < 0.5
     return torch.where(chosen, wrong, labels)
 
 
-def removal_error(contributions: Tensor, gone: Tensor, lost: Tensor) -> Tensor:
-    """How far Σ_p s(p) over removed pixels p is from what the logit loses with them; Huber's loss, mean over images.
+def removal_term(contributed: Tensor, gone: Tensor, lost: Tensor) -> Tensor:
+    """How far Σ_p s(p) over removed pixels p is from what the logit loses when they go; Huber's loss, mean over images.
 
-    contributions: s, to one class of each image, [N, H, W]; gone: the pixels, as many booleans; lost: that class's
+    contributed: s, to one class of each image, [N, H, W]; gone: the pixels, as many booleans; lost: that class's
     logit less the one without the pixels, [N]. The error is 0 where W(x) does not depend on the pixels that go.
     """
-    return smooth_l1_loss((contributions * gone).sum((1, 2)), lost)
+    return smooth_l1_loss((contributed * gone).sum((1, 2)), lost)
 
 
 def at_temperature(logits: Tensor, model: CoDANet, temperature: float) -> Tensor:
@@ -125,58 +132,69 @@ def objective(
     model: CoDANet,
     images: Tensor,
     labels: Tensor,
+    *,
     regularisation: float = 0.0,
+    wrong_evidence: float = 0.0,
+    wrong_contributions: float = 0.0,
+    removal_error: float = 0.0,
     generator: Generator | None = None,
     temperature: float | None = None,
     weights: Tensor | None = None,
-    evidence: float = 0.0,
-    contributions: float = 0.0,
-    removal: float = 0.0,
     passes: Passes | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The loss, at another temperature if one is given, and the logits.
 
-    Rows of W are computed where they are needed: for λ those of every image, for `contributions` and `removal` alone of
-    every fourth.
+    Rows of W are computed where they are needed: for λ those of every image, for `wrong_contributions` and
+    `removal_error` alone those of a quarter of them.
 
-    evidence: the weight of `wrong_evidence`.
-    contributions: the weight of `wrong_contributions`.
-    removal: the weight of `removal_error`.
+    regularisation: λ, the weight of `mean_weight`.
+    wrong_evidence: the weight of `evidence_term`.
+    wrong_contributions: the weight of `contributions_term`.
+    removal_error: the weight of `removal_term`.
+    weights: how much an image of each class counts, [classes].
     passes: how pictures go through the model, if not plainly.
     """
     temperature = model.temperature if temperature is None else temperature
-    if passes is None and not (regularisation or evidence or contributions or removal):  # which any network can do
+    of_rows = bool(regularisation or wrong_contributions or removal_error)
+    if passes is None and not (of_rows or wrong_evidence):  # which any network can do
         logits = model(images)
         return classification_loss(at_temperature(logits, model, temperature), labels, weights), logits
     passes = passes or Passes.plain(model)
-    if not (regularisation or contributions or removal):
+    if not of_rows:
         maps = passes.maps(images)
     else:
         check_one_class(labels)
         few = len(images) if regularisation else max(1, len(images) // 4)
-        some, wrong = model.encode(images[:few]), wrong_classes(labels, model.num_classes, generator)
-        targets = [labels, wrong] if regularisation else [wrong] if contributions else []
-        if removal:
+        some = model.encode(images[:few])
+        wrong = wrong_classes(labels, model.num_classes, generator)[:few]
+        targets: dict[str, Tensor] = {}  # the classes whose rows are needed, [few] each
+        if removal_error:
             with torch.no_grad():
                 likely = model.pool(passes.maps(some))
-            asked = asked_classes(likely, labels[:few], generator)
-            targets = [asked, *targets]
-        maps, rows = passes.rows(some, torch.stack([classes[:few] for classes in targets], 1))
+            targets["asked"] = asked_classes(likely, labels[:few], generator)
+        if regularisation:
+            targets["true"] = labels[:few]
+        if regularisation or wrong_contributions:
+            targets["wrong"] = wrong
+        column = {name: place for place, name in enumerate(targets)}
+        maps, rows = passes.rows(some, torch.stack(list(targets.values()), 1))  # rows: [few, len(column), 2C, H, W]
         if few < len(images):
             maps = torch.cat([maps, passes.maps(images[few:])])
     logits = model.pool(maps)
     loss = classification_loss(at_temperature(logits, model, temperature), labels, weights)
     colder = model.temperature / temperature
     if regularisation:
-        loss = loss + regularisation * mean_weight(rows[:, -2:], model.temperature)
-    if evidence:
-        loss = loss + evidence * wrong_evidence(maps, labels, temperature)
-    if contributions:
-        loss = loss + contributions * wrong_contributions(rows[:, -1], some) * colder
-    if removal:
-        pixels = (rows[:, 0].to(some.dtype) * some).sum(1)
-        gone = least_most_or_patches(pixels.detach(), generator)
+        both = rows[:, column["true"] : column["wrong"] + 1]  # which stand side by side
+        loss = loss + regularisation * mean_weight(both, model.temperature)
+    if wrong_evidence:
+        loss = loss + wrong_evidence * evidence_term(maps, labels, temperature)
+    if wrong_contributions:
+        against = contributions(rows[:, column["wrong"]], some)
+        loss = loss + wrong_contributions * contributions_term(against) * colder
+    if removal_error:
+        contributed = contributions(rows[:, column["asked"]], some)
+        gone = least_most_or_patches(contributed.detach(), generator)
         left = model.pool(passes.maps(torch.where(gone[:, None], baseline(model, some), some)))
-        lost = (logits[:few] - left).gather(1, asked[:, None])[:, 0]
-        loss = loss + removal * removal_error(pixels * colder, gone, lost * colder)
+        lost = (logits[:few] - left).gather(1, targets["asked"][:, None])[:, 0]
+        loss = loss + removal_error * removal_term(contributed * colder, gone, lost * colder)
     return loss, logits

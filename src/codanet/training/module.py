@@ -20,7 +20,7 @@ from ..models.network import CoDANet
 from ..models.peers import Peer
 from .callbacks import Divergence
 from .compilation import WORTHWHILE, Compiled, has_compiler
-from .loss import Passes, class_weights, objective, weight_rows
+from .loss import Passes, class_weights, contributions, objective, weight_rows
 from .muon import Muon
 from .photos import photographs_at_once
 from .schedule import learning_rate_factor, side_at, temperature_at
@@ -45,7 +45,8 @@ class Classification(LightningModule):
         self.model, self.data, self.settings, self.stages = model, data, settings, stages
         self.passes: Passes | None = None
         if self._compiles():
-            self.passes = Passes(Compiled(model, model.features, say), Compiled(model, weight_rows(model), say))
+            maps = Compiled(model, model.features, "the network", say)
+            self.passes = Passes(maps, Compiled(model, weight_rows(model), "the rows of W", say))
         self.augmentation: nn.Module = augmentation(settings.augmentation, model.image_size or data.image_size)
         larger = model.image_size is not None and data.image_size != model.image_size
         self.fitting: nn.Module = augmentation("centre-crop" if larger else "none", model.image_size or data.image_size)
@@ -131,8 +132,8 @@ class Classification(LightningModule):
         if settings.remove_least and torch.rand((), generator=generator) < settings.remove_least:
             encoded = self.model.encode(pictures)
             rows = (self.passes or Passes.plain(self.model)).rows(encoded, labels[:, None])[1][:, 0]
-            contributions = (rows.to(encoded.dtype) * encoded).sum(1)
-            pictures = without_least(encoded, contributions, baseline(self.model, encoded), generator)
+            contributed = contributions(rows, encoded)
+            pictures = without_least(encoded, contributed, baseline(self.model, encoded), generator)
         return pictures, labels, temperature
 
     def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor | None:
@@ -149,13 +150,13 @@ class Classification(LightningModule):
             self.model,
             pictures,
             labels,
-            settings.regularisation,
-            generator,
-            temperature,
-            self.class_weights,
-            evidence=settings.wrong_evidence,
-            contributions=settings.wrong_contributions,
-            removal=settings.removal_error,
+            regularisation=settings.regularisation,
+            wrong_evidence=settings.wrong_evidence,
+            wrong_contributions=settings.wrong_contributions,
+            removal_error=settings.removal_error,
+            generator=generator,
+            temperature=temperature,
+            weights=self.class_weights,
             passes=self.passes,
         )
         if not torch.isfinite(loss.detach()):

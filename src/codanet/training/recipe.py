@@ -20,6 +20,14 @@ from .settings import FIELDS, Settings, changed, known_entries
 MOST_RUNS = 1000  # in a sweep
 OF_FOLDERS = ("folder", "photos")  # recipes for one's own pictures: without a backbone, and on one
 RECIPE_ONLY = ("base", "about", "sweep", "then")  # what a recipe may say besides
+# settings that `then` cannot change, and why: a second stage ...
+TAKEN_OVER = {
+    "start": "starts from the weights of the first",
+    **dict.fromkeys(("model", "backbone", "layer", "head", "encoding"), "trains the network of the first"),
+    **dict.fromkeys(("data", "root", "source"), "learns from the same images as the first"),
+    **dict.fromkeys(("holdout", "seed"), "holds out the same images as the first"),
+    **dict.fromkeys(("devices", "nodes"), "runs in the processes of the first"),
+}
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,9 @@ class Recipe:
         sweep: A setting and its values.
         about: A line for those who choose.
         then: What a second stage, which goes on with the weights of the first, does otherwise; empty if there is none.
+
+    Raises:
+        ValueError: If `then` has a setting that the second stage takes over from the first.
     """
 
     name: str
@@ -39,6 +50,14 @@ class Recipe:
     sweep: tuple[str, tuple[Any, ...]] | None = None
     about: str = ""
     then: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key, reason in TAKEN_OVER.items():
+            if key in self.then:
+                raise ValueError(
+                    f"then of {self.name!r} sets {key} to {shown(self.then[key])}, but a second stage {reason}: leave "
+                    f"{key} out, or give it beside then"
+                )
 
     def with_changes(self, changes: Mapping[str, Any]) -> "Recipe":
         """The recipe with other settings, in both of its stages."""
@@ -125,8 +144,7 @@ def _recipe(name: str, entries: dict[str, Any], above: tuple[str, ...]) -> Recip
     start = load_recipe(base, above) if base else Recipe(name, Settings())
     recipe = dataclasses.replace(start.with_changes(entries), name=name, about=about or "")
     if then is not None:
-        recipe = dataclasses.replace(recipe, then=known_entries(then, f"then of {name!r}"))
-        changed(recipe.settings, recipe.then)  # a mistake is said now
+        recipe = _with_second_stage(recipe, known_entries(then, f"then of {name!r}"))
     if sweep is None:  # the base's, unless its setting has a value here
         swept = recipe.sweep
     elif not isinstance(sweep, Mapping) or len(sweep) != 1 or not all(isinstance(v, list) for v in sweep.values()):
@@ -139,3 +157,14 @@ def _recipe(name: str, entries: dict[str, Any], above: tuple[str, ...]) -> Recip
     if swept and recipe.then:
         raise ValueError(f"recipe {name!r} has both sweep and then: a sweep has one stage, so leave one out")
     return dataclasses.replace(recipe, sweep=swept)
+
+
+def _with_second_stage(recipe: Recipe, then: dict[str, Any]) -> Recipe:
+    if then and recipe.settings.model in PEER_NAMES:
+        raise ValueError(
+            f"recipe {recipe.name!r} has then, but {recipe.settings.model} is a peer of CoDA-Nets, which starts from "
+            "no weights: leave then out"
+        )
+    recipe = dataclasses.replace(recipe, then=then)
+    changed(recipe.settings, then)  # a mistake is said now
+    return recipe

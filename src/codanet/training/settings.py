@@ -37,10 +37,12 @@ class Settings:
         regularisation: λ, the weight of the mean |W| in the loss.
         wrong_evidence: The weight, in the loss, of evidence, anywhere in an image, for classes it does not belong to.
         wrong_contributions: The weight, in the loss, of what single pixels add to a class that an image does not belong
-            to: asked of every fourth image, for one such class; some 30% more time for a step.
+            to. Computed on a quarter of each batch (all of it with λ), for one such class per image: some 30% more time
+            for a step.
         removal_error: The weight, in the loss, of how far what some pixels contribute is from what the logit loses
-            without them: up to a quarter of them, those of least contribution, of most, or patches; asked of every
-            fourth image, for its class or the likeliest other.
+            without them. Removed are up to a quarter of an image's pixels: those that contribute least, those that
+            contribute most, or random patches. Computed on a quarter of each batch (all of it with λ), for the true
+            class or the likeliest wrong one: two more passes for these images.
         temperature_from: Where T starts, to rise to `temperature` over the first four fifths; no rise if not given.
         augmentation: none, crop, flip-crop, flip-crop-cutout, randaugment or imagenet.
         grow_from: The side of the pictures at first; they grow to their own size in steps. No growth if not given.
