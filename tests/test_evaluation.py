@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from codanet.cli import main
-from codanet.evaluation import evaluate, measurement
+from codanet.cli.evaluate import _print
+from codanet.evaluation import Results, Row, evaluate, measurement
 from codanet.evaluation.records import LINES
 from codanet.metrics import METRICS, Metric, Scores, register_metric
 from codanet.models.network import CoDANet, Layer
@@ -50,8 +51,8 @@ def test_a_planted_answer(tmp_path):
         results.row("colours", "own", "sanity")
     table = (tmp_path / "table.md").read_text()
     assert "90 in 10 grids" in table
-    assert "| -0.889 – -0.889 |" in table
-    assert "from best: 95% interval" in table
+    assert "| -0.889 (-0.889 – -0.889) |" in table
+    assert "from best: the difference from the best method's mean over the same samples" in table
     assert "constant map: its pixels are ordered at random" in table
     assert "The boxes cover 0.250" in table
     found = json.loads((tmp_path / "results.json").read_text())
@@ -60,6 +61,17 @@ def test_a_planted_answer(tmp_path):
     assert len(found["rows"]) == len(results.rows) == 15
     for name in ("localisation", "removal", "insertion"):
         assert content(tmp_path / f"{name}.png").std() > 5
+
+
+def test_a_narrow_terminal_cuts_no_number(monkeypatch, tmp_path, capsys):
+    best = Row("localisation", "m", "contributions", 0.9312, 0.925, 0.937, 2250, 250, seconds_per_map=0.00213)
+    other = replace(best, method="gradcam", mean=0.5312, from_best=-0.4, from_best_low=-0.411, from_best_high=-0.389)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")  # of 80 columns
+    _print(Results(tmp_path, (best, other), {}, {}))
+    lines = capsys.readouterr().out
+    assert "…" not in lines
+    assert {"0.9312", "0.5312", "0.925", "2.13", "-0.400", "-0.389)"} <= set(lines.split())
 
 
 def test_failed_samples_are_in_the_table(tmp_path):

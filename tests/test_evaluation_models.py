@@ -1,6 +1,7 @@
 """The models of an evaluation: their names and digests, and the images that each is shown."""
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,15 +10,17 @@ from safetensors.torch import save_file
 from torch import nn
 
 import codanet
+from codanet._support.files import file_digest
 from codanet.data import load_data
 from codanet.data.pictures import Pictures
 from codanet.data.split import held_out
 from codanet.evaluation import evaluate, load_models
-from codanet.evaluation.models import model_digest, read_data
+from codanet.evaluation.models import held_out_by, model_digest, read_data
 from codanet.metrics import contributions, removal
 from codanet.models.labels import short_name
 from codanet.models.network import CoDANet, Layer
 from codanet.models.resnet import resnet20
+from codanet.models.weight_files import SHIPPED
 from codanet.report.sources import images_of_evaluation
 from codanet.training import train
 from evaluations import numbers, other
@@ -46,6 +49,8 @@ def test_names_of_models(tmp_path):
     assert [short_name(name, names) for name in names] == ["a", "b", "other", "resnet56"]
     names = ["x/a/model.safetensors", "y/a/model.safetensors", "resnet20:a.st", "resnet20:b.st"]
     assert [short_name(name, names) for name in names] == ["x/a", "y/a", "resnet20:a", "resnet20:b"]
+    above = Path.cwd().parent.name  # two dots are no name
+    assert short_name("../model.safetensors", ["../model.safetensors", "model.safetensors"]) == above
     for given, words in (
         ([], "no model was given"),
         (["a.safetensors", "a.safetensors"], "a.safetensors was given twice"),
@@ -63,6 +68,10 @@ def test_the_baseline_may_lie_in_the_home_of_a_user(tmp_path, monkeypatch):
     models, files = load_models(["resnet20:~/w.safetensors"])
     assert list(models) == ["resnet20"]
     assert "sha256" in files["resnet20"]
+    (tmp_path / "cifar10").write_bytes(b"of another kind")
+    monkeypatch.chdir(tmp_path)
+    shipped = SHIPPED / "cifar10.safetensors"
+    assert load_models(["cifar10"])[1]["cifar10"]["sha256"] == file_digest(shipped, "sha256")
 
 
 def test_choices_look_at_what_training_held_out(tmp_path, digits):
@@ -88,6 +97,23 @@ def test_choices_look_at_what_training_held_out(tmp_path, digits):
     ):
         with pytest.raises(ValueError, match=words):
             evaluate(models, "digits", output=tmp_path / "none", **asked)
+
+
+def test_what_training_held_out_is_known_by_its_checksum(digits):
+    """A folder may have been renamed since, and another have its name."""
+    data, model = load_data("digits", seed=3), codanet.load(digits)
+    model.provenance = {"data": "before", "data_checksum": data.checksum, "settings": {"holdout": 100, "seed": 3}}
+    assert held_out_by({"m": model}, data).val.digest() == held_out(data, 100, 3).val.digest()
+    for told, words in (
+        ({"data": "digits", "data_checksum": "0" * 64}, "the images of digits are not those that m was trained on"),
+        ({"data": "before", "data_checksum": "0" * 64}, "m does not say that its training held images of digits out"),
+        ({"data": "before", "data_checksum": None}, "m does not say that its training held images of digits out"),
+    ):
+        model.provenance |= told
+        with pytest.raises(ValueError, match=words):
+            held_out_by({"m": model}, data)
+    model.provenance |= {"data": "digits"}  # of before checksums were kept
+    assert held_out_by({"m": model}, data).val.digest() == held_out(data, 100, 3).val.digest()
 
 
 def test_a_models_digest_changes_with_every_number():

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ import pytest
 import codanet
 from codanet.evaluation import Row, evaluate
 from codanet.evaluation.models import model_digest
+from codanet.evaluation.table import cells
 from codanet.report import report
-from codanet.report.sections import measurements
+from codanet.report.sections import measurements, metric_words
 from codanet.report.sources import images_of_evaluation, measured_model
 from reports import Page, coloured_pictures, harmless, model_of
 
@@ -109,6 +111,19 @@ def test_numbers_beyond_all_floats_are_left_empty():
     assert (row.low, row.n) == (1.0, 3)
     assert math.isnan(row.mean)
     assert math.isnan(row.high)
+
+
+def test_differences_from_the_best_are_shown_and_explained():
+    """Small ones as well, as their means are."""
+    best = Row("completeness", "m", "contributions", 1e-5, higher_is_better=False)
+    other = replace(best, method="ixg", mean=4.5e-5, from_best=3.5e-5, from_best_low=-2e-5, from_best_high=0.05)
+    assert [line[-1] for line in cells([best, other])] == ["", "+3.5e-05 (-2.0e-05 – +0.050)"]
+    told = metric_words([best, other], [])
+    assert "if 0 lies in the interval, these samples do not tell the two apart" in told
+    assert "Where less is better (↓), a positive difference is a worse mean" in told
+    assert "from best" not in metric_words([best], [])
+    assert "ms/map: time per map" in metric_words([replace(best, seconds_per_map=0.1)], [])
+    assert "published: the mean" in metric_words([replace(best, published=0.1)], [])
 
 
 def test_the_best_is_marked_where_there_is_one():

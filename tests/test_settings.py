@@ -141,6 +141,7 @@ def test_a_recipe_may_have_a_second_stage_which_changes_reach_as_well(tmp_path):
         ({"layer": "blocks.10"}, "trains the network of the first"),
         ({"head": "16/4/3"}, "trains the network of the first"),
         ({"encoding": "signed"}, "trains the network of the first"),
+        ({"rescale": "l2"}, "sets rescale to 'l2', but a second stage trains the network of the first"),
         ({"data": "mnist"}, "learns from the same images as the first"),
         ({"root": "elsewhere"}, "learns from the same images as the first"),
         ({"source": "npm"}, "learns from the same images as the first"),

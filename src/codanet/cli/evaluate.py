@@ -159,7 +159,7 @@ def _print(results: "Results") -> None:
     console, several = Console(), len({row.model for row in results.rows}) > 1
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
     for head in ("", *results.heads[3:]):
-        table.add_column(head, justify="right" if head else "left", no_wrap=True)
+        table.add_column(head, justify="right" if head else "left", no_wrap=not head)
     last = ""
     for title, model, method, *cells in results.cells():
         if title != last:

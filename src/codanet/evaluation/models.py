@@ -22,6 +22,7 @@ from ..models.labels import short_name
 from ..models.network import CoDANet
 from ..models.peers import Peer
 from ..models.resnet import RESNETS
+from ..models.weight_files import weights_path
 
 __all__ = ["HELD_OUT", "fitting", "held_out_by", "load_models", "model_digest"]
 
@@ -37,19 +38,24 @@ def load_models(names: Sequence[str]) -> tuple[dict[str, nn.Module], dict[str, d
         raise ValueError("no model was given: give the path of a .safetensors or .onnx file, or resnet56:PATH")
     models, files = {}, {}
     for name in names:
-        label = short_name(name, names)
-        kind, colon, path = name.partition(":")
+        label, file = short_name(name, names), weights_of(name)
+        kind, colon, _ = name.partition(":")
         if colon and kind in RESNETS:
-            path = path if path == "official" else str(expanded(path))  # as a shell does not after a colon
-            models[label] = RESNETS[kind](weights=path).eval()
-        elif colon and not Path(name).exists():
-            raise ValueError(f"unknown kind of model {kind!r} in {name!r}{nearest(kind, RESNETS)}, or a path")
+            models[label] = RESNETS[kind](weights=file or "official").eval()
         else:
-            path = name
             models[label] = load(name)
-        file = Path(path)
-        files[label] = {"file": name, **({"sha256": file_digest(file, "sha256")} if file.is_file() else {})}
+        files[label] = {"file": name, **({"sha256": file_digest(file, "sha256")} if file and file.is_file() else {})}
     return models, files
+
+
+def weights_of(name: str) -> Path | None:
+    """The file that `load_models` reads by this name; None for official weights, which it may have to fetch."""
+    kind, colon, path = name.partition(":")
+    if colon and kind in RESNETS:
+        return None if path == "official" else expanded(path)  # as a shell does not after a colon
+    if colon and not expanded(name).exists():
+        raise ValueError(f"unknown kind of model {kind!r} in {name!r}{nearest(kind, RESNETS)}, or a path")
+    return weights_path(name)
 
 
 def reading_size(models: dict[str, nn.Module]) -> tuple[int, int] | None:
@@ -110,22 +116,34 @@ def held_out_by(models: Mapping[str, nn.Module], data: ImageData) -> ImageData:
     for label, model in models.items():
         told = model.provenance if isinstance(model, CoDANet | Peer) else {}
         settings = _settings(model) if isinstance(model, CoDANet | Peer) else {}
-        number = settings.get("holdout")
-        if told.get("data") != data.name or not isinstance(number, int) or number < 1:
-            raise ValueError(
-                f"{label} does not say that its training held images of {data.name} out (holdout): measure it on test "
-                "or train"
-            )
-        if told.get("data_checksum") not in (None, data.checksum):
+        number = holdout_in(settings)
+        if number and told.get("data") == data.name and not trained_on(told, data):
             raise ValueError(
                 f"the images of {data.name} are not those that {label} was trained on, so that it may have learnt from "
                 "what would be held out now: measure it on test"
+            )
+        if not number or not trained_on(told, data):
+            raise ValueError(
+                f"{label} does not say that its training held images of {data.name} out (holdout): measure it on test "
+                "or train"
             )
         found[label] = (number, seed_in(settings))
     if len(set(found.values())) > 1:
         said = ", ".join(f"{label} {number} by seed {seed}" for label, (number, seed) in found.items())
         raise ValueError(f"the models held out other images each ({said}): evaluate them one at a time")
     return held_out(data, *next(iter(found.values())))
+
+
+def trained_on(provenance: Mapping[str, Any], data: ImageData) -> bool:
+    """Whether a training had these images: by their checksum, wherever they lie, or by name if none was kept."""
+    checksum = provenance.get("data_checksum")
+    return provenance.get("data") == data.name if checksum is None else bool(checksum == data.checksum)
+
+
+def holdout_in(settings: Mapping[str, Any]) -> int:
+    """How many training images a training held out for choices; 0 for what is no such number."""
+    number = settings.get("holdout")
+    return number if isinstance(number, int) and number > 0 else 0
 
 
 def fitting(label: str, model: nn.Module, data: ImageData, train: bool) -> Pictures:

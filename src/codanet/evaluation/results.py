@@ -68,7 +68,7 @@ class Results:
         return "\n".join(lines)
 
     def sentences(self) -> list[str]:
-        """What a reader of the table must know: what the metrics are, what failed, what was left out."""
+        """What a reader of the table must know: what metrics and columns are, what failed, what was left out."""
         told = table.words(self.rows)
         for key, scores in self.scores.items():
             if "chance" in scores.extras:
@@ -80,17 +80,7 @@ class Results:
                     f"{words}: outside of the explained cell the largest |attribution| is "
                     f"{_outside(scores):.2g} of the largest anywhere."
                 )
-        told = list(dict.fromkeys(told))
-        if any(not math.isnan(row.seconds_per_map) for row in self.rows):
-            told.append("ms/map: time per map in this run; a map of a grid has as many pixels as the grid.")
-        if table.several(self.rows):
-            told.append(
-                "from best: 95% interval of the difference from the best method's mean, over the same samples; with 0 "
-                "in it the two are level."
-            )
-        if table.compared(self.rows):
-            told.append("published: the mean in the file of published figures, for the model measured there.")
-        return [*told, *self.remarks]
+        return [*dict.fromkeys(told), *self.remarks]
 
     def as_json(self) -> dict[str, Any]:
         rows = []

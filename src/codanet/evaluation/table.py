@@ -71,7 +71,7 @@ def several(rows: Sequence[Row]) -> bool:
 
 
 def heads(rows: Sequence[Row]) -> tuple[str, ...]:
-    return (*HEADS, *(["from best, 95%"] if several(rows) else []), *(["published"] if compared(rows) else []))
+    return (*HEADS, *(["from best (95%)"] if several(rows) else []), *(["published"] if compared(rows) else []))
 
 
 def cells(rows: Sequence[Row], star: str = "*") -> list[tuple[str, ...]]:
@@ -92,8 +92,7 @@ def cells(rows: Sequence[Row], star: str = "*") -> list[tuple[str, ...]]:
             str(row.failed),
             _milliseconds(row.seconds_per_map),
         )
-        away = "" if math.isnan(row.from_best_low) else f"{row.from_best_low:+.3f} – {row.from_best_high:+.3f}"
-        lines.append((*line, *([away] if beside else []), *([_known(row.published)] if published else [])))
+        lines.append((*line, *([_from_best(row)] if beside else []), *([_known(row.published)] if published else [])))
     return lines
 
 
@@ -114,19 +113,37 @@ def best_methods(rows: Sequence[Row]) -> dict[tuple[str, str], set[str]]:
 
 
 def words(rows: Sequence[Row]) -> list[str]:
-    """What the metrics are, and what was odd."""
+    """What the metrics are, what was odd, and what is in the columns."""
     named = [known_metric(name) for name in dict.fromkeys(row.metric for row in rows)]
     told = [f"{metric.title}: {metric.about}." for metric in named if metric]
     for row in rows:
         where = " of ".join(part for part in (row.title, method_title(row.method)) if part)
         told += [f"{where} on {row.model}, {count} of {row.n}: {note}." for note, count in row.notes.items()]
+    if any(not math.isnan(row.seconds_per_map) for row in rows):
+        told.append("ms/map: time per map in this run; a map of a grid has as many pixels as the grid.")
+    if several(rows):
+        told.append(
+            "from best: the difference from the best method's mean over the same samples, with its 95% interval; if 0 "
+            "lies in the interval, these samples do not tell the two apart. Where less is better (↓), a positive "
+            "difference is a worse mean."
+        )
+    if compared(rows):
+        told.append("published: the mean in the file of published figures, for the model measured there.")
     return told
 
 
-def number(value: float, digits: int = 4) -> str:
+def number(value: float, digits: int = 4, sign: str = "-") -> str:
+    """sign: '+' to write it before positive numbers as well."""
     if math.isnan(value):
         return "none"
-    return f"{value:.{digits}f}" if value == 0 or abs(value) >= 1e-3 else f"{value:.1e}"
+    return f"{value:{sign}.{digits}f}" if value == 0 or abs(value) >= 1e-3 else f"{value:{sign}.1e}"
+
+
+def _from_best(row: Row) -> str:
+    if math.isnan(row.from_best_low):
+        return ""
+    away, low, high = (number(value, 3, "+") for value in (row.from_best, row.from_best_low, row.from_best_high))
+    return f"{away} ({low} – {high})"
 
 
 def _known(value: float) -> str:

@@ -1,5 +1,6 @@
 """Short names for models that stand beside each other on a page or in a table."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,5 +24,6 @@ def short_name(name: str, names: Sequence[str]) -> str:
 
 def _telling(name: str) -> tuple[str, ...]:
     """The parts of a path that tell what it is: runs/digits/model.safetensors is runs/digits."""
-    parts = Path(name).with_suffix("").parts
+    path = Path(os.path.abspath(name) if ".." in Path(name).parts else name)  # .. tells nothing
+    parts = path.with_suffix("").parts
     return parts[:-1] if len(parts) > 1 and parts[-1] == "model" else parts

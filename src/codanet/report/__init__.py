@@ -11,6 +11,7 @@ from .._support.html import text
 from .._support.messages import nearest
 from .._support.numbers import check_whole
 from .._support.version import __version__
+from ..evaluation.models import weights_of
 from . import evaluation_page, model_page, run_page
 from .card import IMAGES
 from .sources import SPLITS, kind
@@ -38,7 +39,8 @@ def report(
         source: The folder that `codanet evaluate` or `codanet train` left, or a model: the name of one that comes with
             the package, a .safetensors or .onnx file, or resnet56:PATH.
         output: The file to write; by default report.html in that folder, and MODEL-report.html for a model.
-        data: Of a model: a data set's name or a folder of pictures, if it is not to be what it was trained on.
+        data: Of a model: a data set's name or a folder of pictures, if it is not to be what it was trained on. Pictures
+            that it was trained on are known by their checksum, wherever they lie.
         split: Of a model: "held-out", the training images that its training left out, or "test"; by default the first
             where there are any, so that the test images stay unseen.
         root: Folder or archive of the data set, if it has moved.
@@ -49,7 +51,8 @@ def report(
         The file that was written.
 
     Raises:
-        ValueError: If the folder holds neither a run nor an evaluation, or the model does not fit the data.
+        ValueError: If the folder holds neither a run nor an evaluation, the data that were given are unknown or do not
+            fit the model, or the page would be written over what it is made of.
 
     Examples:
         >>> report("cifar10", "why.html")  # doctest: +SKIP
@@ -59,8 +62,7 @@ def report(
     if split is not None and split not in SPLITS:
         raise ValueError(f"unknown split {split!r}{nearest(split, SPLITS)}")
     place = None if root is None else expanded(root)
-    folder = expanded(source)
-    what = kind(folder)
+    folder, what = expanded(source), kind(source)
     if what == "model":
         name, path = model_page.name_of(str(source)), Path(f"{model_page.name_of(str(source))}-report.html")
     else:
@@ -73,8 +75,7 @@ def report(
     path = expanded(output) if output is not None else path
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the name of a file, such as {path / 'report.html'}")
-    if what != "model":
-        check_apart([path], (each for each in folder.iterdir() if each.suffix != ".html"), "reported")
+    check_apart([path], _made_of(str(source)) if what == "model" else _files(folder), "reported")
     if what == "evaluation":
         body, title = evaluation_page.body(folder, place, corrupted, quiet), f"{name}: evaluation"
     elif what == "run":
@@ -87,6 +88,21 @@ def report(
     except OSError as error:
         raise ValueError(f"{path} cannot be written ({error.strerror or error}): choose another -o") from None
     return path
+
+
+def _made_of(model: str) -> list[Path]:
+    weights = weights_of(model)
+    if weights is None:
+        raise ValueError(
+            f"{model} may have to be fetched, and a report fetches nothing: give the file of the weights, as in "
+            f"{model.replace('official', 'FILE')}"
+        )
+    return [weights]
+
+
+def _files(folder: Path) -> list[Path]:
+    """Of a run or an evaluation, without earlier reports."""
+    return [each for each in folder.iterdir() if each.suffix != ".html"]
 
 
 def page(title: str, body: str) -> str:

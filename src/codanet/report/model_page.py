@@ -40,7 +40,7 @@ CONFUSION = (
 
 def name_of(source: str) -> str:
     """What a model is called on its page, and in the name of the file."""
-    return short_name(source, [source]).replace(":", "-")
+    return short_name(source, [source]).strip("/").replace(":", "-") or "model"
 
 
 def body(

@@ -21,14 +21,23 @@ from ..data import ImageData, canonical, load_data
 from ..data.cache import readable
 from ..data.photographs import load_photographs
 from ..data.split import held_out
-from ..evaluation.models import HELD_OUT, model_digest, reading_size
+from ..evaluation.models import (
+    HELD_OUT,
+    fitting,
+    held_out_by,
+    holdout_in,
+    model_digest,
+    read_data,
+    reading_size,
+    trained_on,
+)
 from ..evaluation.records import LINES, RESULTS
 from ..export import load
 from ..models.backbones import BACKBONES
 from ..models.network import CoDANet
 from ..models.peers import Peer
 from ..models.resnet import RESNETS
-from ..models.weight_files import SHIPPED
+from ..models.weight_files import SHIPPED, list_shipped
 from ..training.run_files import FIRST_STAGE, LAST, LOGS, MODEL, SETTINGS
 
 SPLITS = (HELD_OUT, "test")  # of a model, to be looked at
@@ -45,14 +54,17 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def kind(folder: Path) -> str:
+def kind(source: str | os.PathLike[str]) -> str:
     """'evaluation', 'run' or, for what is no folder, 'model'; an error that says what else was found."""
+    folder = expanded(source)
     if not folder.is_dir():
         return "model"
     if (folder / RESULTS).is_file():
         return "evaluation"
     if (folder / MODEL).is_file() or (folder / LAST).is_file():
         return "run"
+    if source in list_shipped() and not (folder / LINES).is_file():  # names first, as elsewhere
+        return "model"
     inside = sorted(path.name for path in folder.iterdir() if path.is_dir() and (path / SETTINGS).is_file())
     if inside:
         raise ValueError(f"{folder} holds several runs: give one of them, such as {folder / inside[0]}")
@@ -115,8 +127,7 @@ def images(settings: Mapping[str, Any], checksum: object, root: Path | None = No
         place, here = None, True
     else:
         place = root or (expanded(str(settings["root"])) if settings.get("root") else None)
-        # a damaged one would be fetched again
-        here = place.exists() if place is not None else readable(cache_root() / f"{known}.safetensors")
+        here = place.exists() if place is not None else _kept(known)
     if not here:
         return Images(missing=f"The images of {name or 'the data set'} are not on this machine")
     size, seed = _size(settings.get("image_size")), seed_in(settings)
@@ -150,22 +161,52 @@ def images_of_model(
     label: str, model: nn.Module, data: str | os.PathLike[str] | None, split: str | None, root: Path | None
 ) -> Images:
     """Those of its training, or of other data; what the training held out, unless `split` asks for the test images."""
+    if data is not None:
+        return _asked_for(label, model, data, split, root)
     told = provenance_of(model)
-    settings, wanted = mapping(told.get("settings")), None if data is None else os.fspath(data)
-    if wanted is None and not settings.get("data"):
+    settings = mapping(told.get("settings"))
+    if not settings.get("data"):
         raise ValueError(f"{label} does not say what it was trained on: give a data set or a folder with --data")
-    own = wanted is None or told.get("data") in (canonical(wanted), expanded(wanted).name)
-    holdout = settings.get("holdout") if own and split != "test" else 0
+    holdout, size = _to_look_at(label, holdout_in(settings), split), reading_size({label: model})
+    settings |= {"image_size": None if size is None else list(size), "holdout": holdout}
+    there = images(settings, told.get("data_checksum"), root)
+    return there if there.data is None else _called(there.data, holdout)
+
+
+def _asked_for(
+    label: str, model: nn.Module, data: str | os.PathLike[str], split: str | None, root: Path | None
+) -> Images:
+    """A data set or a folder as `codanet evaluate` reads it, with the same errors; but nothing is downloaded."""
+    known, told = canonical(os.fspath(data)), provenance_of(model)
+    if known not in (None, "digits") and root is None and not _kept(known):
+        return Images(missing=f"The images of {known} are not on this machine")
+    found = read_data({label: model}, data, root, None, "auto")
+    own = trained_on(told, found)
+    holdout = _to_look_at(label, holdout_in(mapping(told.get("settings"))) if own else 0, split)
+    if holdout:
+        found = held_out_by({label: model}, found)
+    fitting(label, model, found, train=False)
+    there = _called(found, holdout)
+    if found.drawn and not own and told.get("data") == found.name:  # the folder has changed since, and so has the draw
+        return dataclasses.replace(there, what=f"{there.what}, some of which training may have had")
+    return there
+
+
+def _to_look_at(label: str, holdout: int, split: str | None) -> int:
+    """How many of the held-out training images, 0 for the test images."""
     if split == HELD_OUT and not holdout:
         raise ValueError(f"the training of {label} held nothing of these images out (holdout): give --split test")
-    size = reading_size({label: model})
-    settings |= {"image_size": None if size is None else list(size), "holdout": holdout}
-    settings |= {} if wanted is None else {"data": wanted, "root": None}
-    there = images(settings, told.get("data_checksum") if own else None, root)
-    if there.data is None:
-        return there
-    what = f"training images of {there.data.name} that training held out" if holdout else f"images of {there.data.name}"
-    return dataclasses.replace(there, what=what)
+    return 0 if split == "test" else holdout
+
+
+def _called(data: ImageData, holdout: int) -> Images:
+    own = f"images of {data.name}"
+    return Images(data, what=f"training {own} that training held out" if holdout else own)
+
+
+def _kept(known: str | None) -> bool:
+    """Whether a data set is in the cache, undamaged: another would be fetched again."""
+    return readable(cache_root() / f"{known}.safetensors")
 
 
 def images_of_evaluation(model: nn.Module, provenance: Mapping[str, Any], root: Path | None) -> Images:

@@ -23,7 +23,7 @@ RECIPE_ONLY = ("base", "about", "sweep", "then")  # what a recipe may say beside
 # settings that `then` cannot change, and why: a second stage ...
 TAKEN_OVER = {
     "start": "starts from the weights of the first",
-    **dict.fromkeys(("model", "backbone", "layer", "head", "encoding"), "trains the network of the first"),
+    **dict.fromkeys(("model", "backbone", "layer", "head", "encoding", "rescale"), "trains the network of the first"),
     **dict.fromkeys(("data", "root", "source"), "learns from the same images as the first"),
     **dict.fromkeys(("holdout", "seed"), "holds out the same images as the first"),
     **dict.fromkeys(("devices", "nodes"), "runs in the processes of the first"),
