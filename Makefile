@@ -66,7 +66,7 @@ OF_IMAGES := contributions,gradcam,$(OF_IMAGES),occlusion5:space=image,occlusion
 OF_IMAGES := $(OF_IMAGES),occlusion5:window=4:space=image,occlusion9:window=8:space=image
 
 evaluation: $(INSTALLED) ## What docs/evaluation.md measures, on more grids: hours on a CPU, into evaluations/; goes on where it stopped
-	$(EVALUATE) --data cifar10 --methods contributions --metrics accuracy,localisation -o evaluations/own
+	$(EVALUATE) --data cifar10 --methods contributions,gradcam --metrics accuracy,localisation -o evaluations/own
 	$(EVALUATE) resnet56:$(RESNET56) --data cifar10 --grids 50 --images 1024 --points 17 -o evaluations/methods \
 	  $(if $(REFERENCE),--reference $(REFERENCE))
 	$(EVALUATE) --data cifar10 --grids 50 --images 1024 --points 17 -o evaluations/image --methods $(OF_IMAGES) \

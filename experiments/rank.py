@@ -42,7 +42,7 @@ def experiment(setting: Setting) -> Outcome:
     else:
         with scaled("nano_coda", setting.pick(QUICK, FULL)) as names:
             runs, data = ablation.compare(setting, {f"x {factor}": {"model": name} for factor, name in names.items()})
-    title = "The larger the rank of the DAUs, the more parameters, and the more accurate"
+    title = "The larger the ranks of the DAUs, the more parameters: what they gain"
     sizes = [sum(parameter.numel() for parameter in run.model.parameters()) for run in runs]
     varied = f"ranks times a factor ({sizes[0]:,} to {sizes[-1]:,} parameters)"
     return ablation.outcome(setting, runs, data, title, varied)

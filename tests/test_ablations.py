@@ -16,6 +16,8 @@ ORDERS = {
     ("temperature", "accuracy"): ["T = 10", "T = 5000", "T = 1000", "T = 100"],
     ("regularisation", "localisation"): ["λ = 0", "λ = 0.01", "λ = 0.05", "λ = 0.1"],
     ("regularisation", "accuracy"): ["λ = 0.1", "λ = 0.05", "λ = 0", "λ = 0.01"],  # the last two are level
+    ("rank", "localisation"): ["x 1/8", "x 1/4", "x 1/2"],
+    ("rank", "accuracy"): ["x 1/8", "x 1/2", "x 1/4"],  # the last two are level
     ("rescaling", "localisation"): ["SQ (T)", "L2 (T)", "SQ (λ)", "L2 (λ)"],
     ("rescaling", "accuracy"): ["SQ (λ)", "L2 (T)", "SQ (T)", "L2 (λ)"],
 }
