@@ -55,6 +55,17 @@ def seed_in(settings: Mapping[str, Any]) -> int:
     return seed if isinstance(seed, int) and 0 <= seed < 2**63 else 0
 
 
+def holdout_in(settings: Mapping[str, Any]) -> int:
+    """How many training images a training held out for choices; 0 for what is no such number."""
+    number = settings.get("holdout")
+    return number if isinstance(number, int) and number > 0 else 0
+
+
+def mapping(value: object) -> dict[str, Any]:
+    """A file may say anything."""
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
 def parse_yaml(words: str) -> Any:
     """yaml.safe_load of settings, which are small and flat and refer to nothing: a ValueError for anything else."""
     import yaml

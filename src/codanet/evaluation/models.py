@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from .._support.files import expanded, file_digest
-from .._support.limits import seed_in
+from .._support.limits import holdout_in, mapping, seed_in
 from .._support.messages import nearest
 from ..data import ImageData, check_alone, load_data, picture_folder
 from ..data.photographs import load_photographs
@@ -69,16 +69,20 @@ def reading_size(models: dict[str, nn.Module]) -> tuple[int, int] | None:
 
 def _trained_at(model: CoDANet | Peer) -> tuple[int, int] | None:
     """What the header of a file says, which may be anything; a model for windows of larger images has no such size."""
-    settings = _settings(model)
+    settings = settings_of(model)
     side = settings.get("image_size")
     if isinstance(side, int) and side > 0:
         return side, side
     return None if settings.get("augmentation") == "imagenet" else model.image_size
 
 
-def _settings(model: CoDANet | Peer) -> dict[str, Any]:
-    settings = model.provenance.get("settings")
-    return settings if isinstance(settings, dict) else {}
+def provenance_of(model: nn.Module) -> dict[str, Any]:
+    """What a model says of its training: nothing if it is of neither of our kinds."""
+    return mapping(model.provenance) if isinstance(model, CoDANet | Peer) else {}
+
+
+def settings_of(model: nn.Module) -> dict[str, Any]:
+    return mapping(provenance_of(model).get("settings"))
 
 
 def read_data(
@@ -107,22 +111,22 @@ def read_data(
 
 def split_seeds(models: dict[str, nn.Module]) -> list[int]:
     """Of the splits between training and held-out pictures of a folder, as the models' trainings drew them."""
-    return sorted({seed_in(_settings(model)) for model in models.values() if isinstance(model, CoDANet | Peer)}) or [0]
+    own = (model for model in models.values() if isinstance(model, CoDANet | Peer))
+    return sorted({seed_in(settings_of(model)) for model in own}) or [0]
 
 
 def held_out_by(models: Mapping[str, nn.Module], data: ImageData) -> ImageData:
     """The data with what the models' trainings held out for choices in place of the test images."""
     found = {}
     for label, model in models.items():
-        told = model.provenance if isinstance(model, CoDANet | Peer) else {}
-        settings = _settings(model) if isinstance(model, CoDANet | Peer) else {}
-        number = holdout_in(settings)
-        if number and told.get("data") == data.name and not trained_on(told, data):
+        told, settings = provenance_of(model), settings_of(model)
+        number, own = holdout_in(settings), trained_on(told, data)
+        if number and not own and told.get("data") == data.name:
             raise ValueError(
                 f"the images of {data.name} are not those that {label} was trained on, so that it may have learnt from "
                 "what would be held out now: measure it on test"
             )
-        if not number or not trained_on(told, data):
+        if not (number and own):
             raise ValueError(
                 f"{label} does not say that its training held images of {data.name} out (holdout): measure it on test "
                 "or train"
@@ -138,12 +142,6 @@ def trained_on(provenance: Mapping[str, Any], data: ImageData) -> bool:
     """Whether a training had these images: by their checksum, wherever they lie, or by name if none was kept."""
     checksum = provenance.get("data_checksum")
     return provenance.get("data") == data.name if checksum is None else bool(checksum == data.checksum)
-
-
-def holdout_in(settings: Mapping[str, Any]) -> int:
-    """How many training images a training held out for choices; 0 for what is no such number."""
-    number = settings.get("holdout")
-    return number if isinstance(number, int) and number > 0 else 0
 
 
 def fitting(label: str, model: nn.Module, data: ImageData, train: bool) -> Pictures:

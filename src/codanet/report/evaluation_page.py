@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .._support.limits import mapping
+from ..evaluation.models import provenance_of
 from ..evaluation.records import RESULTS
 from ..evaluation.table import Row
 from . import sections
 from .beside import beside, strongest
 from .model_page import decided, look, missing, origin
-from .sources import images_of_evaluation, mapping, measured_model, provenance_of, read_json
+from .sources import images_of_evaluation, measured_model, read_json
 
 PLOTS = ("localisation", "removal", "insertion", "sanity")  # in this order; what else there is follows
 STARS = "★ marks the best method of each metric and model; intervals are bootstraps over independent units."

@@ -14,7 +14,7 @@ from torch import nn
 from .._support.html import text
 from .._support.progress import progress_bar
 from .._support.version import __version__
-from ..evaluation.models import fitting, load_models
+from ..evaluation.models import fitting, load_models, provenance_of
 from ..models.labels import short_name
 from ..models.network import CoDANet
 from ..models.peers import Peer
@@ -22,7 +22,7 @@ from . import sections
 from .beside import beside
 from .card import card, corrupted_images
 from .findings import Findings, find
-from .sources import Images, images_of_model, provenance_of
+from .sources import Images, images_of_model
 
 SURE_RIGHT = (
     "Of each class the decision the network was surest of, and the contributions to it: red pixels speak for the "

@@ -15,8 +15,8 @@ from torch import nn
 
 from .._support.download import cache_root
 from .._support.files import expanded
+from .._support.limits import holdout_in, mapping, seed_in
 from .._support.limits import read_json as limited_json
-from .._support.limits import seed_in
 from ..data import ImageData, canonical, load_data
 from ..data.cache import readable
 from ..data.photographs import load_photographs
@@ -25,17 +25,16 @@ from ..evaluation.models import (
     HELD_OUT,
     fitting,
     held_out_by,
-    holdout_in,
     model_digest,
+    provenance_of,
     read_data,
     reading_size,
+    settings_of,
     trained_on,
 )
 from ..evaluation.records import LINES, RESULTS
 from ..export import load
 from ..models.backbones import BACKBONES
-from ..models.network import CoDANet
-from ..models.peers import Peer
 from ..models.resnet import RESNETS
 from ..models.weight_files import SHIPPED, list_shipped
 from ..training.run_files import FIRST_STAGE, LAST, LOGS, MODEL, SETTINGS
@@ -142,19 +141,10 @@ def images(settings: Mapping[str, Any], checksum: object, root: Path | None = No
         return Images(missing=f"The images of {name} cannot be read ({error})")
     if checksum and data.checksum != checksum:
         return Images(missing=f"The images of {name} on this machine are not those that were used")
-    holdout = settings.get("holdout")
-    if isinstance(holdout, int) and 0 < holdout < len(data.train):  # a test set is not looked at for a run's report
+    holdout = holdout_in(settings)
+    if 0 < holdout < len(data.train):  # a test set is not looked at for a run's report
         data = held_out(data, holdout, seed)
     return Images(data)
-
-
-def mapping(value: object) -> dict[str, Any]:
-    """A file may say anything."""
-    return dict(value) if isinstance(value, Mapping) else {}
-
-
-def provenance_of(model: nn.Module) -> dict[str, Any]:
-    return mapping(model.provenance) if isinstance(model, CoDANet | Peer) else {}
 
 
 def images_of_model(
@@ -163,8 +153,7 @@ def images_of_model(
     """Those of its training, or of other data; what the training held out, unless `split` asks for the test images."""
     if data is not None:
         return _asked_for(label, model, data, split, root)
-    told = provenance_of(model)
-    settings = mapping(told.get("settings"))
+    told, settings = provenance_of(model), settings_of(model)
     if not settings.get("data"):
         raise ValueError(f"{label} does not say what it was trained on: give a data set or a folder with --data")
     holdout, size = _to_look_at(label, holdout_in(settings), split), reading_size({label: model})
@@ -178,11 +167,11 @@ def _asked_for(
 ) -> Images:
     """A data set or a folder as `codanet evaluate` reads it, with the same errors; but nothing is downloaded."""
     known, told = canonical(os.fspath(data)), provenance_of(model)
-    if known not in (None, "digits") and root is None and not _kept(known):
+    if known is not None and root is None and not _kept(known):
         return Images(missing=f"The images of {known} are not on this machine")
     found = read_data({label: model}, data, root, None, "auto")
     own = trained_on(told, found)
-    holdout = _to_look_at(label, holdout_in(mapping(told.get("settings"))) if own else 0, split)
+    holdout = _to_look_at(label, holdout_in(settings_of(model)) if own else 0, split)
     if holdout:
         found = held_out_by({label: model}, found)
     fitting(label, model, found, train=False)
@@ -204,9 +193,9 @@ def _called(data: ImageData, holdout: int) -> Images:
     return Images(data, what=f"training {own} that training held out" if holdout else own)
 
 
-def _kept(known: str | None) -> bool:
-    """Whether a data set is in the cache, undamaged: another would be fetched again."""
-    return readable(cache_root() / f"{known}.safetensors")
+def _kept(known: str) -> bool:
+    """Whether a data set comes with a package, or is in the cache, undamaged: another would be fetched again."""
+    return known == "digits" or readable(cache_root() / f"{known}.safetensors")
 
 
 def images_of_evaluation(model: nn.Module, provenance: Mapping[str, Any], root: Path | None) -> Images:
@@ -214,8 +203,8 @@ def images_of_evaluation(model: nn.Module, provenance: Mapping[str, Any], root: 
     data, measured = mapping(provenance.get("data")), mapping(provenance.get("settings"))
     told, settings = provenance_of(model), {"data": data.get("name")}
     elsewhere = {} if told.get("data") == data.get("name") else {**settings, "root": None}
-    own = mapping(told.get("settings"))
-    holdout = own.get("holdout", 0) if measured.get("split") == HELD_OUT else 0
+    own = settings_of(model)
+    holdout = holdout_in(own) if measured.get("split") == HELD_OUT else 0
     settings = {**settings, **own, **elsewhere, "holdout": holdout}
     if "image_size" in measured:
         settings["image_size"] = measured["image_size"]
